@@ -212,9 +212,39 @@ def test_callers_say_what_can_be_said(name):
     assert called["permissions"] == {"contents": "read"}
     assert called["with"].keys() <= offered["inputs"].keys()
     assert called.get("secrets", {}).keys() <= offered["secrets"].keys()
-    own = (found["on"].get("workflow_dispatch") or {}).get("inputs", {})
+    ways = [found["on"].get(way) or {} for way in ("workflow_dispatch", "workflow_call")]
+    own = {name: about for way in ways for name, about in way.get("inputs", {}).items()}
     asked = re.findall(r"\binputs\.(\w+)", (FOLDER / f"{name}.yml").read_text())
     assert set(asked) == own.keys()
+
+
+def test_another_repository_measures_with_fifteen_lines(tmp_path):
+    text = example("yaml", "# .github")
+    assert len(text.splitlines()) <= 15
+    path = tmp_path / "performance.yml"
+    path.write_text(text)
+    check_schema("github-workflows", path)
+    found = YAML(typ="safe").load(path)
+    assert found["permissions"] == {}
+    (job,) = found["jobs"].values()
+    called = job["uses"].partition("@")[0].rpartition("/")[2]
+    about = workflow(called.removesuffix(".yml"))
+    assert job["with"].keys() <= about["on"]["workflow_call"]["inputs"].keys()
+    wanted = {}
+    for own in about["jobs"].values():
+        wanted |= own["permissions"]
+    assert job["permissions"] == wanted
+
+
+def test_callers_install_and_measure_what_the_called_workflow_does_by_itself():
+    offered = workflow("perf-measure")["on"]["workflow_call"]["inputs"]
+    for name in ("perf-pull-request", "perf-nightly"):
+        inputs = workflow(name)["on"]["workflow_call"]["inputs"]
+        passed = workflow(name)["jobs"]["measure"]["with"]
+        for word in ("install", "tests"):
+            assert inputs[word]["default"] == offered[word]["default"]
+            # Without a caller there are no inputs.
+            assert passed[word] == f"${{{{ inputs.{word} || '{offered[word]['default']}' }}}}"
 
 
 # ---- who may run, and where --------------------------------------------------------------
@@ -290,7 +320,13 @@ MEASURES = f"open({RUN_FILE!r}, 'w').write('{{}}')\n"
 
 
 def asked(**changes: object) -> dict[str, object]:
-    asks = {"inputs_tier": "", "inputs_select": "", "inputs_processes": 1, "inputs_accept": ""}
+    asks = {
+        "inputs_tests": "perf_tests",
+        "inputs_tier": "",
+        "inputs_select": "",
+        "inputs_processes": 1,
+        "inputs_accept": "",
+    }
     return asks | {"inputs_minutes": 1} | changes
 
 
@@ -344,7 +380,7 @@ def test_amd_s_own_library_is_tried_inside_of_the_image(checkout, tmp_path):
     stand_in(tmp_path, "docker", f'echo "$@" >{tmp_path}/docker; {inside}')
     for program in ("apt-get", "python3", "pytest"):
         notes(tmp_path, program)
-    done = run(checkout, ("amd-library", "tests", "Test"), matrix_rocm="10.0.0-full")
+    done = run(checkout, ("own-nightly", "amd-library", "Test"), matrix_rocm="10.0.0-full")
     assert done.status == 0, done.log
     assert "rocm/dev-ubuntu-24.04:10.0.0-full bash" in (tmp_path / "docker").read_text()
     assert calls(tmp_path)[0] == ["apt-get", "update"]
@@ -401,11 +437,14 @@ def test_the_options_are_ones_that_pytest_has(checkout, tmp_path):
 @pytest.mark.parametrize(
     ("where", "called"),
     [
-        (("amd-library", "tests", "Make room"), ["sudo", "rm", "-rf"]),
+        (("own-nightly", "amd-library", "Make room"), ["sudo", "rm", "-rf"]),
         (("docs", "build", "Install"), ["python3", "-m", "pip", "install"]),
         (("docs", "build", "Build"), ["sphinx-build", "-W", "--keep-going", "-n", "-b", "html"]),
-        (("mutation", "mutants", "Install"), ["python3", "-m", "pip", "install"]),
-        (("mutation", "mutants", "Try the mutants"), ["mutmut", "run", "--max-children", "4"]),
+        (("own-nightly", "mutants", "Install"), ["python3", "-m", "pip", "install"]),
+        (
+            ("own-nightly", "mutants", "Try the mutants"),
+            ["mutmut", "run", "--max-children", "4"],
+        ),
         (
             ("perf-measure", "measure", "Install PyTorch for the CPU"),
             ["python3", "-m", "pip", "install", "torch"],
@@ -482,13 +521,13 @@ def test_the_torch_that_is_there_stays(checkout, tmp_path):
     shows = f"if 'list' in sys.argv: print('{listing}')\n"
     shows += "if 'install' in sys.argv: print(open(sys.argv[-1]).read())"
     notes(tmp_path, "python3", shows)
-    done = run(checkout, INSTALL)
+    done = run(checkout, INSTALL, inputs_install="--editable . bench-lib@git+https://host/x@v1")
     assert done.status == 0, done.log
     assert done.log.split() == ["torch==2.10.0+rocm7.2.4", "torchvision==0.25.0"]
     listed, installed, _ = calls(tmp_path)
     assert listed == ["python3", "-m", "pip", "list", "--format", "freeze"]
     assert installed[:6] == ["python3", "-m", "pip", "install", "--editable", "."]
-    assert installed[6] == "--constraint"
+    assert installed[6:8] == ["bench-lib@git+https://host/x@v1", "--constraint"]
 
 
 # ---- keeping and reporting ----------------------------------------------------------------
@@ -530,7 +569,7 @@ def test_a_report_that_fails_is_no_success(checkout, tmp_path):
 def test_a_night_injects_faults_without_a_gpu(checkout, tmp_path):
     for program in ("pip", "python"):
         notes(tmp_path, program)
-    done = run(checkout, ("perf-nightly", "faults", "Inject faults"), github_run_number=7)
+    done = run(checkout, ("own-nightly", "faults", "Inject faults"), github_run_number=7)
     assert done.status == 0
     install, faults = calls(tmp_path)
     assert install[0] == "pip"
@@ -540,7 +579,7 @@ def test_a_night_injects_faults_without_a_gpu(checkout, tmp_path):
 
 def test_a_night_reads_hostile_input(checkout, tmp_path):
     notes(tmp_path, "pytest")
-    assert run(checkout, ("perf-nightly", "faults", "Read hostile input")).status == 0
+    assert run(checkout, ("own-nightly", "faults", "Read hostile input")).status == 0
     ((_, *words),) = calls(tmp_path)
     assert words[2:4] == ["--hypothesis-profile", "nightly"]
     files = [Path(__file__).with_name(Path(word).name) for word in words if "tests/" in word]
@@ -725,9 +764,9 @@ def test_a_run_without_any_baseline_says_that_nothing_was_accepted(repository, t
 # ---- the examples of docs/ci.md ------------------------------------------------------------
 
 
-def example(language: str) -> str:
+def example(language: str, of: str = "") -> str:
     (found,) = re.findall(
-        rf"^```{language}\n(.*?)^```",
+        rf"^```{language}\n({of}.*?)^```",
         (ROOT / "docs" / "ci.md").read_text(),
         re.DOTALL | re.MULTILINE,
     )
@@ -736,12 +775,12 @@ def example(language: str) -> str:
 
 def test_gitlabs_example_is_of_gitlabs_schema(tmp_path):
     path = tmp_path / ".gitlab-ci.yml"
-    path.write_text(example("yaml"))
+    path.write_text(example("yaml", "# .gitlab"))
     check_schema("gitlab-ci", path)
 
 
 def shell_of(language: str) -> str:
-    text = example(language)
+    text = example(language, "# .gitlab" if language == "yaml" else "")
     if language == "yaml":
         job = YAML(typ="safe").load(text)["performance"]
         return "\n".join([*job["script"], *job["after_script"]])
