@@ -2,7 +2,7 @@
 
     python -S benchmarks/faults_worker.py [any words]             the zygote
     python -S benchmarks/faults_worker.py telemetry INDEX         what watches a device
-    python -S benchmarks/faults_worker.py -np N ... FILE FOLDER   mpirun, and its ranks
+    python -S benchmarks/faults_worker.py -np N ... FOLDER        mpirun, and its ranks
 
 The zygote is the project's own, with stand-ins where it imports torch; it forks real processes,
 which answer over the real socket.  Standard library only, so that it starts in no time.  What a
@@ -13,6 +13,7 @@ case does is its parameter ``does``; what is to happen once happens once, which 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -366,60 +367,73 @@ def start_ranks(words: list[str]) -> int:
     if words == ["--version"]:
         print("HYDRA build details: stand-in")
         return 0
-    count, file, folder = int(words[1]), Path(words[-2]), Path(words[-1])
-    (case,) = json.loads(file.read_text())
-    note("orders", case["id"])  # here, since no rank is sure to live so long
-    pids = [start_rank(rank, case, folder) for rank in range(count)]
-    signal.signal(signal.SIGTERM, lambda *_: _end(pids, 143))
-    left = set(pids)
+    count, folder = int(words[1]), Path(words[-1])
+    sys.modules["bench_lib.worker.ranks"] = ranks = types.ModuleType("bench_lib.worker.ranks")
+    ranks.__dict__["measure_cases"] = measure_cases
+    left = {start_rank(rank, count, folder) for rank in range(count)}
+    signal.signal(signal.SIGTERM, lambda *_: _end(left, 143))
     while left:
         pid, status = os.wait()
         left.discard(pid)
         if code := os.waitstatus_to_exitcode(status):
             print(f"=   PID {pid} RUNNING AT here\n=   EXIT CODE: {abs(code)}")
             print(f"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: (signal {-code})", flush=True)
-            _end(list(left), 1)
+            _end(left, 1)
     return 0
 
 
-def _end(pids: list[int], code: int) -> NoReturn:
+def _end(pids: set[int], code: int) -> NoReturn:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     os._exit(code)
 
 
-def start_rank(rank: int, case: dict[str, Any], folder: Path) -> int:
-    """Fork one rank; returns its number."""
+def start_rank(rank: int, ranks: int, folder: Path) -> int:
+    """Fork one rank, which forks the groups' processes; returns its number."""
+    from bench_lib.launch.launchers import Placement  # noqa: PLC0415 - telemetry needs none of it
+    from bench_lib.worker import host, zygote  # noqa: PLC0415
+
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        be_rank(rank, case, folder)
-        os._exit(0)
+        zygote.serve_ranks(folder, Placement(rank, rank, ranks, ranks), host.RankLog(folder, rank))
     return pid
 
 
-def be_rank(rank: int, case: dict[str, Any], folder: Path) -> None:
+def measure_cases(group: Path, place: Any, log: Any) -> None:
     """Measure, die, hang or fail, if it is the last rank; the others measure or wait."""
-    does, is_last = case["params"]["does"], rank == case["launch"]["ranks"] - 1
-    (folder / f"rank-{rank}.pid").write_text(str(os.getpid()))
-    (folder / f"rank-{rank}.phases").write_text("build\nmeasure\n")
+    for number in itertools.count():
+        file = group / f"{number}.json"
+        while not file.exists():
+            time.sleep(LOOK_S)
+        case = json.loads(file.read_text())["measure"]
+        if place.rank == 0:
+            note("orders", case["id"])
+        log.enter("measure")
+        told = outcome(case, place.rank, is_last=place.rank == place.ranks - 1)
+        answers = group / str(number)
+        answers.mkdir(exist_ok=True)
+        part = answers / f"rank-{place.rank}.part"
+        part.write_text(json.dumps(told))
+        part.rename(answers / f"rank-{place.rank}.json")
+        if "fault" in told:
+            return
+
+
+def outcome(case: dict[str, Any], rank: int, *, is_last: bool) -> dict[str, Any]:
+    """Do what the case says."""
+    does = case["params"]["does"]
     told: dict[str, Any] = {"rank": rank, "local_rank": rank, "ended_s": time.time()}
     if does == "ranks well":
         times = measured(case["id"], f"rank-{rank}", [USUAL_S] * 20, time.monotonic())
-        told |= {"measurement": times, "pid": os.getpid()}
-    elif not is_last or does == "rank hangs":
+        return {**told, "measurement": times, "pid": os.getpid()}
+    if not is_last or does == "rank hangs":
         time.sleep(HANG_S)
-    elif does == "rank dies":
+    if does == "rank dies":
         os.kill(os.getpid(), signal.SIGKILL)
-    else:
-        fault = {"kind": "out of memory", "message": "HIP out of memory", "traceback": "here"}
-        told |= {"fault": fault, "phase": "measure"}
-    folder = folder / "0"
-    folder.mkdir(exist_ok=True)
-    part = folder / f"rank-{rank}.part"
-    part.write_text(json.dumps(told))
-    part.rename(folder / f"rank-{rank}.json")
+    fault = {"kind": "out of memory", "message": "HIP out of memory", "traceback": "here"}
+    return {**told, "fault": fault, "phase": "measure"}
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from builders import (
     write_run,
 )
 from judging import verdicts_of
-from standins.worker import Contexts, Watch, gpus, held
+from standins.worker import Contexts, Watch, gpus, held, ranks_that
 
 from bench_lib.engine import engine
 from bench_lib.engine.device import HeldDevice
@@ -40,6 +40,7 @@ from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import fails
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import (
     Case,
     Choice,
@@ -576,17 +577,19 @@ def test_no_room_for_temporary_files_ends_the_run(tmp_path, monkeypatch):
     device.close()
 
 
-def test_ranks_that_are_tuned_anew_find_empty_caches(judged, monkeypatch):
+TWO = LaunchCommand("torchrun", (), 2)
+
+
+def test_ranks_that_are_tuned_anew_keep_nothing_of_it(judged, monkeypatch):
     found = []
 
-    def run_ranks(case, *, command, environment):
-        found.append(environment.get("TORCHINDUCTOR_CACHE_DIR", ""))
+    def run_ranks(case, *, asked, **_):
+        found.append(asked.keeps)
         return make_measurement(case_id=case.id, iteration_s=SLOWER, draw=ELSEWHERE)
 
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
-    monkeypatch.setattr(HeldDevice, "_start_of", lambda *_: {"command": None, "environment": {}})
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(run_ranks))
+    monkeypatch.setattr(HeldDevice, "_command_for", lambda *_: TWO)
     monkeypatch.setattr(HeldDevice, "_used_by", lambda *_: [])
     record, _ = judged(SLOWER, None, replace(CASE, launch=replace(CASE.launch, ranks=2)))
     assert record.status is Status.REGRESSED
-    assert found[0] == ""
-    assert len(set(found)) == 6
+    assert found == [True, *[False] * 5]

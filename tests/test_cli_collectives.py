@@ -15,7 +15,7 @@ from builders import (
 )
 from command import Printed, ran
 from documents import document_in
-from standins.worker import gpus, held_class
+from standins.worker import gpus, held_class, ranks_that
 
 import bench_lib
 from bench_lib.cases.collectives import collective_of
@@ -53,19 +53,15 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*words, script=None, devices=None) -> Answer:
-        def together(cases, **_):
-            answers = []
-            for case in cases:
-                told = (script or {}).get(case.id, 0)
-                if isinstance(told, Fault):
-                    return [*answers, CaseFault(told)]
-                skipped = isinstance(told, str)
-                answers.append(CaseSkipped(told) if skipped else answer_of(case, told))
-            batches.append(len(answers))
-            return answers
+        def measure(case, **_):
+            told = (script or {}).get(case.id, 0)
+            if isinstance(told, Fault):
+                raise CaseFault(told)
+            if isinstance(told, str):
+                raise CaseSkipped(told)
+            return answer_of(case, told)
 
-        batches.clear()
-        monkeypatch.setattr("bench_lib.engine.device.measure_together", together)
+        monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(measure))
         monkeypatch.setattr("bench_lib.backends.detect", lambda: devices or gpus(4))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         hold = held_class({}, tmp_path / "locks")
@@ -73,10 +69,6 @@ def run(tmp_path, monkeypatch, capsys):
         return ran(["collectives", *words], monkeypatch, capsys, Answer)
 
     return run
-
-
-batches: list[int] = []
-"""How many cases each launch of the last command measured, but for those that ended in a fault."""
 
 
 # ---- the table -------------------------------------------------------------------------
@@ -129,11 +121,6 @@ def test_without_flags_it_is_three_operations_from_8_bytes_to_128_mib(run):
 def test_sizes_may_go_by_steps(run):
     answer = run("--op", "all_reduce", "-b", "4", "-e", "12", "-i", "4")
     assert [row[1] for row in answer.rows] == ["4", "8", "12"]
-
-
-def test_ranks_are_started_once(run):
-    run("--op", "all_reduce,all_gather", "-b", "1K", "-e", "4K")
-    assert batches == [9]
 
 
 def test_calls_may_be_issued_one_by_one(run):

@@ -18,7 +18,7 @@ from builders import (
     the_run,
 )
 from command import Printed, ran
-from standins.worker import gpus, held_class
+from standins.worker import gpus, held_class, ranks_that
 
 from bench_lib.launch.faults import CaseFault
 from bench_lib.model import Fault, RankSample, Training
@@ -95,7 +95,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.backends.detect", lambda: list(devices))
         monkeypatch.setattr("bench_lib.backends.cpu.device", lambda _root: CPU)
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
-        monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
+        monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(run_ranks))
         # Kernels of several ranks are looked into by real ones.
         look_into = looked_into or (lambda _held, _cases: [])
         monkeypatch.setattr("bench_lib.engine.looks.look_into", look_into)

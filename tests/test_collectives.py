@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from asked import asked
-from builders import make_case, make_fault, make_hardware, make_measurement
+from builders import make_case, make_hardware
 from standins.ranks import ThreadGroup
 
 from bench_lib.cases.collectives import (
@@ -20,9 +20,7 @@ from bench_lib.cases.collectives import (
 )
 from bench_lib.cases.matrix import MatrixError, read_matrix
 from bench_lib.formulas.collective import ITEM_BYTES, OPS, Collective, rounded
-from bench_lib.launch.faults import CaseFault, CaseSkipped
-from bench_lib.launch.ranks import Sweep
-from bench_lib.model import Case, Launch, Measurement, UserError
+from bench_lib.model import Launch, UserError
 from bench_lib.report.render import cells
 from bench_lib.studies.calls import COLLECTIVES
 from bench_lib.studies.figures import Figures
@@ -360,78 +358,6 @@ def test_what_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
         "the buffers of all_to_all need 4.0 GiB on each rank, and 80% of 10.0 GiB of memory may be "
         "taken"
     )
-
-
-# ---- many cases in one launch -----------------------------------------------------------
-
-
-def cases(*ids: str, ranks: int = 2) -> list[Case]:
-    return [make_case(id=name, launch=Launch(ranks=ranks)) for name in ids]
-
-
-class Launches:
-    def __init__(self, **answers: list[Any]) -> None:
-        self.answers = answers
-        self.batches: list[list[str]] = []
-
-    def __call__(self, batch: Any) -> list[Any]:
-        self.batches.append([case.id for case in batch])
-        given: list[Any] = []
-        for case in batch:
-            ready = self.answers.get(case.id, [])
-            given.append(ready.pop(0) if ready else make_measurement(case_id=case.id))
-            if isinstance(given[-1], CaseFault):
-                break
-        return given
-
-
-def is_spread(measurement: Measurement) -> bool:
-    return measurement.iteration_s[0] > 0.1
-
-
-SPREAD = [0.5, 0.5]
-
-
-def test_a_sweep_is_one_launch():
-    launches = Launches()
-    a, b, c = cases("a", "b", "c")
-    sweep = Sweep([a, b, c], measure=launches)
-    assert launches.batches == []
-    assert [sweep(case).case_id for case in (a, b, c)] == ["a", "b", "c"]
-    assert launches.batches == [["a", "b", "c"]]
-
-
-def test_what_needs_a_second_look_gets_it_in_one_more_launch():
-    wild = {name: [make_measurement(case_id=name, iteration_s=SPREAD)] for name in ("a", "c")}
-    launches = Launches(**wild)
-    a, b, c = cases("a", "b", "c")
-    sweep = Sweep([a, b, c], measure=launches, again=is_spread)
-    for case in (a, a, b, c, c):
-        sweep(case)
-    assert launches.batches == [["a", "b", "c"], ["a", "c"]]
-    sweep(b)
-    assert launches.batches[2:] == [["b"]]
-
-
-def test_a_fault_ends_the_launch_and_the_rest_gets_another():
-    launches = Launches(b=[CaseFault(make_fault())])
-    a, b, c = cases("a", "b", "c")
-    sweep = Sweep([a, b, c], measure=launches)
-    sweep(a)
-    with pytest.raises(CaseFault):
-        sweep(b)
-    assert sweep(c).case_id == "c"
-    assert launches.batches == [["a", "b", "c"], ["c"]]
-
-
-def test_a_skip_is_raised_for_its_case_alone():
-    launches = Launches(a=[CaseSkipped("no")])
-    a, b = cases("a", "b")
-    sweep = Sweep([a, b], measure=launches)
-    with pytest.raises(CaseSkipped, match="no"):
-        sweep(a)
-    assert sweep(b).case_id == "b"
-    assert len(launches.batches) == 1
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "collectives.md"

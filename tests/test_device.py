@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import make_case, make_hardware, make_measurement, make_telemetry
-from standins.worker import KERNELS, Contexts, Watch, gpus, held
+from standins.worker import KERNELS, Contexts, Watch, gpus, held, ranks_that
 
 from bench_lib.engine import processes
 from bench_lib.engine.device import ASIDE_S, MOST_LOST, SETTLED_S
@@ -80,14 +80,14 @@ def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypa
 def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypatch, variables):
     told = []
 
-    def run_ranks(case, *, command, environment):
+    def run_ranks(case, *, command, environment, asked):
         assert (command.launcher, command.ranks) == ("torchrun", 2)
         told.append(environment)
         return make_measurement(case_id=case.id)
 
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(run_ranks))
     bench(sides={"": Side(environment=variables or {})}).measure(make_case(launch=Launch(ranks=2)))
-    assert told == [variables or {}]
+    assert told == [{"BENCH_LIB_PRELOAD": "compiler", **(variables or {})}]
 
 
 # --- devices of several ranks --------------------------------------------------------------
@@ -114,7 +114,7 @@ def taken(folder, devices):
 
 
 @pytest.mark.parametrize(("ranks", "held"), [(2, [0, 1]), (4, [0, 1, 2, 3])])
-def test_ranks_hold_as_many_devices_as_they_are_and_for_as_long(
+def test_ranks_hold_as_many_devices_as_they_are_until_another_case_needs_fewer(
     bench, monkeypatch, tmp_path, ranks, held
 ):
     during = []
@@ -123,12 +123,12 @@ def test_ranks_hold_as_many_devices_as_they_are_and_for_as_long(
         during.append(taken(tmp_path, gpus(4)))
         return make_measurement(case_id=case.id)
 
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(run_ranks))
     one = bench()
     one.measure(make_case(launch=Launch(ranks=ranks)))
     one.glance(make_case(launch=Launch(ranks=ranks)))
     assert during == [held, held]
-    assert taken(tmp_path, gpus(4)) == [0]
+    assert taken(tmp_path, gpus(4)) == held
     one.measure(make_case())
     assert taken(tmp_path, gpus(4)) == [0]
 
@@ -145,7 +145,7 @@ def test_devices_are_taken_in_one_order_whichever_is_a_benchs_own(monkeypatch, t
             order.append(("leave", self._device.index))
             super().release()
 
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", answering)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(answering))
     one = held(
         devices[1],
         Contexts({}, devices[1]),
@@ -167,7 +167,7 @@ def test_devices_are_taken_in_one_order_whichever_is_a_benchs_own(monkeypatch, t
 
 
 def test_a_thread_lets_go_of_a_device_that_another_one_took(monkeypatch, tmp_path):
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", answering)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(answering))
     devices = gpus(2)
     workers = Contexts({}, devices[1])
     one = held(devices[1], workers, tmp_path, devices=devices, lock_wait_s=0)
@@ -191,7 +191,7 @@ def test_a_device_that_somebody_keeps_is_said_and_the_own_one_stays(monkeypatch,
 
 
 def test_more_ranks_than_gpus_are_skipped_with_the_figure(bench, monkeypatch, tmp_path):
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", None)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", None)
     other = DeviceLock(gpus(2)[1], tmp_path)
     other.acquire(0, lambda _line: None)
     (outcome,) = bench(devices=gpus(2)).measure(make_case(launch=FOUR))
@@ -359,7 +359,7 @@ def test_ranks_that_were_late_on_a_busy_cpu_say_who_had_it(monkeypatch, tmp_path
     def run_ranks(_case, **_):
         raise CaseFault(LATE)
 
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", run_ranks)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(run_ranks))
     monkeypatch.setattr("bench_lib.engine.device.SETTLED_S", 0.0)
     seen = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.5))
     with contextlib.closing(held(CPU, Contexts({}, CPU), tmp_path, watch=lambda _: seen)) as one:
@@ -665,9 +665,8 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
     one.measure(make_case(id="a"))
     assert watch.own == [[1001]]  # once
     ranks = [RankSample(n, n, None, [0.1], None, pid=70 + n) for n in range(2)]
-    monkeypatch.setattr(
-        one._sides[""], "measure_ranks", lambda _case, _keeps: make_measurement(per_rank=ranks)
-    )
+    measurement = make_measurement(per_rank=ranks)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(lambda *_, **__: measurement))
     one.measure(make_case(id="b", launch=Launch(ranks=2)))
     assert watch.own[-1] == [70, 71]
 
@@ -742,7 +741,7 @@ def test_one_device_among_the_ranks_spoils_the_case_and_is_named(bench, monkeypa
     watches = {n: Watch(replace(calm, **spoilt) if n == 2 else calm) for n in range(4)}
     ranks = [RankSample(n, n, None, [0.01], None) for n in range(4)]
     measurement = make_measurement(per_rank=ranks)
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", lambda *_, **__: measurement)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(lambda *_, **__: measurement))
     one = bench(watch=lambda device: watches[device.index], cool_s=0)
     (attempt,) = one.measure(make_case(launch=FOUR))[0].attempts
     assert attempt.invalid
@@ -754,10 +753,24 @@ def test_one_device_among_the_ranks_spoils_the_case_and_is_named(bench, monkeypa
     assert all(watch.closed for watch in watches.values())
 
 
-def test_a_case_of_several_ranks_is_launched_once_a_process(bench, monkeypatch):
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", answering)
+def test_ranks_start_once_and_cases_share_their_processes(bench, monkeypatch):
+    ranks = ranks_that(answering)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks)
+    one, cases = bench(), [make_case(id=n, launch=Launch(ranks=2)) for n in "ab"]
+    one.expect(cases)
+    found = [one.measure(case)[0] for case in cases]
+    found += [outcomes[0] for outcomes in one.measure_again(cases, 1)]
+    names = [outcome.attempts[0].measurement.context_id for outcome in found]
+    assert names == [names[0]] * 2 + [names[2]] * 2
+    assert names[0] != names[2]
+    assert ranks.started == [2]
+
+
+def test_every_process_of_a_case_of_several_ranks_is_a_fresh_one(bench, monkeypatch):
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(answering))
     (outcome,) = bench(processes=3).measure(make_case(launch=Launch(ranks=2)))
     assert [attempt.process for attempt in outcome.attempts] == [0, 1, 2]
+    assert len({attempt.measurement.context_id for attempt in outcome.attempts}) == 3
 
 
 @pytest.mark.parametrize("times", [[0.0] * 20, [-0.01] * 20])

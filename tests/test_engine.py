@@ -11,7 +11,7 @@ from dataclasses import replace
 import builders
 import pytest
 from builders import make_case, make_fault, make_measurement, make_telemetry, the_run
-from standins.worker import Contexts, Watch, gpus, held, held_class, nobody_shares
+from standins.worker import Contexts, Watch, gpus, held, held_class, nobody_shares, ranks_that
 
 from bench_lib.engine import engine
 from bench_lib.engine.device import HeldDevice
@@ -239,12 +239,11 @@ def test_a_case_without_a_baseline_passes(opened):
 # ---- several ranks --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(
     "times", [[0.0105] * PLANNED, [*[0.01015] * 3, 0.0099]], ids=["slow", "slow once"]
 )
 def test_a_case_of_several_ranks_is_launched_in_every_process_and_looked_at_again(
-    opened, tmp_path, monkeypatch, together, times
+    opened, tmp_path, monkeypatch, times
 ):
     two = make_case(id="net-x2", launch=Launch(ranks=2))
     launched = []
@@ -253,15 +252,10 @@ def test_a_case_of_several_ranks_is_launched_in_every_process_and_looked_at_agai
         launched.append(case.id)
         return make_measurement(case_id=case.id, iteration_s=[times[len(launched) - 1]] * 20)
 
-    monkeypatch.setattr("bench_lib.engine.device.run_ranks", lambda case, **_: answer(case))
-    monkeypatch.setattr(
-        "bench_lib.engine.device.measure_together", lambda cases, **_: [answer(c) for c in cases]
-    )
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(lambda case, **_: answer(case)))
     accept(tmp_path / "baselines", two.id, CASE.id)
     options = {"processes": 3, "devices": gpus(2), "kernels": "none"}
     with opened({}, judged=True, **options) as run:
-        if together:
-            run.held.expect([two])
         run.measure(two)
         run.measure(CASE)
         run.conclude()

@@ -12,7 +12,7 @@ from torch import distributed
 
 from bench_lib.launch.launchers import Placement
 from bench_lib.worker import ranks
-from bench_lib.worker.ranks import MeetingError, RankGroup, met
+from bench_lib.worker.ranks import MeetingError, met
 
 STORES: Any = distributed
 
@@ -57,36 +57,5 @@ def test_where_ranks_are_told_to_meet_the_first_listens(
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     store: Any = met(rank(0, "torchrun"), tmp_path)
     store.set("word", "heard")
-    assert agent.get("word") == b"heard"
+    assert agent.get(f"{tmp_path}/word") == b"heard"
     assert not (tmp_path / "meeting").exists()
-
-
-def test_who_skips_a_case_of_a_sweep_goes_on_with_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orders = tmp_path / "cases.json"
-    orders.write_text(json.dumps([{"id": "first"}, {"id": "second"}]))
-    came_to: list[str] = []
-
-    def answer(order: dict[str, Any], _context: Any) -> dict[str, Any]:
-        came_to.append(order["id"])
-        return {"skipped": "not here"} if order["id"] == "first" else {"measurement": {}}
-
-    def pause(_seconds: float) -> None:
-        came_to.append("waits")
-        (tmp_path / "0" / "rank-0.json").write_text("{}")
-
-    monkeypatch.setattr("bench_lib.worker.ranks.die_with_parent", lambda: None)
-    monkeypatch.setattr("bench_lib.worker.ranks.prepared", lambda *_: (None, RankGroup(), {}))
-    monkeypatch.setattr("bench_lib.worker.ranks.answer", answer)
-    monkeypatch.setattr(ranks.time, "sleep", pause)
-    log: Any = Phases()
-    assert ranks.once(orders, tmp_path, rank(1), log) == 0
-    assert came_to == ["first", "waits", "second"]
-
-
-class Phases:
-    phase = "measure"
-
-    def enter(self, phase: str) -> None:
-        """Forget it."""

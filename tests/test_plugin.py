@@ -893,6 +893,7 @@ import bench_lib.engine.device
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from builders import make_measurement
+from standins.worker import ranks_that
 
 def taken():
     held = []
@@ -906,7 +907,7 @@ def taken():
             lock.release()
     return held
 
-def run_ranks(case, *, command, environment):
+def run_ranks(case, **_):
     assert "PYTEST_XDIST_WORKER" not in os.environ
     assert taken() == list(range(case.launch.ranks)), taken()
     answer = ANSWERS.get(case.id, [0.01] * 20)
@@ -914,7 +915,7 @@ def run_ranks(case, *, command, environment):
         raise answer
     return make_measurement(case_id=case.id, iteration_s=answer)
 
-bench_lib.engine.device.run_ranks = run_ranks
+bench_lib.engine.device.Ranks = ranks_that(run_ranks)
 ANSWERS = {answers}
 """
 SEVERAL = "".join(f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4))

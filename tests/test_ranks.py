@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,7 +10,8 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from bench_lib.cases.collectives import collective_case
 from bench_lib.launch import ranks as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand, command_for, is_open_mpi
-from bench_lib.launch.ranks import Answer, fold, measure_together, run_ranks
+from bench_lib.launch.ranks import Ranks, fold
 from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
@@ -43,6 +45,13 @@ def two_ranks(workload: str, *, time_limit_s: float = LONG_S, **params: Any) -> 
     )
 
 
+def run_ranks(
+    case: Case, command: LaunchCommand, environment: Mapping[str, str] | None = None
+) -> Measurement:
+    with contextlib.closing(Ranks(command, environment)) as ranks:
+        return ranks.measure(case)
+
+
 # --- real launchers ------------------------------------------------------------------------
 
 
@@ -59,7 +68,7 @@ BOTH = (
 
 
 def measured_with(name: str, case: Case) -> Measurement:
-    return run_ranks(case, command=command_for(2, name), environment=ON_THE_CPU)
+    return run_ranks(case, command_for(2, name), ON_THE_CPU)
 
 
 def fault_with(name: str, folder: Path, **planted: Any) -> Fault:
@@ -83,6 +92,16 @@ def test_ranks_of_another_launcher_than_torchrun_are_measured_as_one(
     assert len(measured.iteration_s) == 2
 
 
+Answer = Measurement | CaseSkipped | CaseFault
+
+
+def answer_of(ranks: Ranks, case: Case) -> Answer:
+    try:
+        return ranks.measure(case)
+    except (CaseSkipped, CaseFault) as answer:
+        return answer
+
+
 @pytest.fixture(scope="module")
 def together() -> list[Answer]:
     model = {"network": "lm-tiny", "batch_size": 1, "length": 16, "precision": "fp32"}
@@ -97,11 +116,13 @@ def together() -> list[Answer]:
         two_ranks("language_model", **{**model, "network": "llama-tiny"}, parallel="tp"),
         two_ranks("language_model", **prompt, task="prefill", parallel="tp"),
         two_ranks("language_model", **prompt, task="decode", parallel="tp"),
+        two_ranks("language_model", **model),
         two_ranks("language_model", **model, compile_mode="graph"),
         two_ranks("network", network="none", batch_size=1, image_size=32),
         two_ranks("language_model", **model),
     ]
-    return measure_together(batch, environment=ON_THE_CPU)
+    with contextlib.closing(Ranks(command_for(2), ON_THE_CPU)) as ranks:
+        return [answer_of(ranks, case) for case in batch]
 
 
 def test_two_ranks_train_one_network_and_are_measured_as_one(together: list[Answer]) -> None:
@@ -162,31 +183,36 @@ def test_two_ranks_compute_one_batch_of_a_language_model(together: list[Answer])
     assert seen.numerics.agreement == 1
 
 
-def test_ranks_go_on_after_a_skip_and_measure_nothing_after_a_fault(
-    together: list[Answer],
-) -> None:
-    *_, skipped, fault = together
-    assert len(together) == 10
+def pids_of(answer: Answer) -> list[int | None]:
+    assert isinstance(answer, Measurement), answer
+    return [sample.pid for sample in answer.per_rank]
+
+
+def test_after_a_fault_fresh_processes_of_the_same_ranks_go_on(together: list[Answer]) -> None:
+    *_, before, skipped, fault, after = together
     assert isinstance(skipped, CaseSkipped)
     assert "CUDA graphs, which a CPU does not have" in str(skipped)
     assert isinstance(fault, CaseFault)
     assert fault.fault.message.endswith("has no network 'none'")
     assert fault.fault.phase == "build"
+    assert pids_of(before) == pids_of(together[0])
+    assert not set(pids_of(after)) & set(pids_of(before))
 
 
-@pytest.mark.parametrize("name", BOTH[1:])
+@pytest.mark.parametrize("name", BOTH)
 def test_a_rank_that_dies_is_named_and_not_those_that_end_for_it(name: str, tmp_path: Path) -> None:
     fault = fault_with(name, tmp_path, others="meet", last="die")
     assert (fault.kind, fault.phase) == ("died", "first step")
-    assert fault.message == "ended without a result: rank 1 (in 'first step')"
-    assert "signal 9" in fault.last_output.lower()  # the launcher's word, since there is no other
+    assert fault.message.startswith(
+        "ended without a result: rank 1 (in 'first step'): rank 1 was ended by SIGKILL"
+    )
 
 
 def test_a_rank_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
     params = {"pids": str(tmp_path), "others": "starve", "last": "starve"}
     case = Case("one", "faulty:by_rank", params, sampling=AT_ONCE, time_limit_s=LONG_S)
     with pytest.raises(CaseFault) as raised:
-        run_ranks(case, command=ALONE, environment=ON_THE_CPU)
+        run_ranks(case, ALONE, ON_THE_CPU)
     fault = raised.value.fault
     assert (fault.kind, fault.phase) == ("out of memory", "first step")
     assert fault.message.startswith("rank 0: RuntimeError: ")
@@ -197,16 +223,14 @@ def test_a_rank_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
 def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    follow = module.follow
+    follow = Ranks._follow
 
-    def once_they_hang(
-        process: subprocess.Popen[bytes], cases: Sequence[Case], folder: Path
-    ) -> bool:
+    def once_they_hang(self: Ranks, launched: Any, answers: Path, _deadline: float) -> bool:
         # Starting ranks takes long on a busy machine, and a call that begins does not.
         assert wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
-        return follow(process, [replace(case, time_limit_s=2) for case in cases], folder)
+        return follow(self, launched, answers, time.monotonic() + 2)
 
-    monkeypatch.setattr(module, "follow", once_they_hang)
+    monkeypatch.setattr(Ranks, "_follow", once_they_hang)
     fault = fault_with(name, tmp_path, others="meet", last="hang", time_limit_s=25)
     assert (fault.kind, fault.phase) == ("time limit", "first step")
     assert fault.message.startswith("not done within its time limit of 25 s; not ended: rank ")
@@ -224,7 +248,7 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
 def launcher(tmp_path: Path) -> Callable[[str], LaunchCommand]:
     def write(script: str) -> LaunchCommand:
         path = tmp_path / "launcher"
-        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.write_text(f'#!/bin/sh\nuntil [ -f "$4/0/0.json" ]; do sleep 0.01; done\n{script}\n')
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return LaunchCommand("stand-in", (str(path),), 2)
 
@@ -237,19 +261,20 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     So that no limit is too short for a machine that is busy.
     """
-    mark, follow = tmp_path / "hangs", module.follow
+    mark, follow = tmp_path / "hangs", Ranks._follow
 
-    def from_there(process: subprocess.Popen[bytes], cases: Sequence[Case], folder: Path) -> bool:
+    def from_there(self: Ranks, launched: Any, answers: Path, _deadline: float) -> bool:
         assert wait_until(mark.exists)
-        return follow(process, cases, folder)
+        return follow(self, launched, answers, time.monotonic() + 0.1)
 
-    monkeypatch.setattr(module, "follow", from_there)
+    monkeypatch.setattr(Ranks, "_follow", from_there)
+    monkeypatch.setattr(module, "GRACE_S", 0.1)
     return f'touch "{mark}"; exec sleep 3600'
 
 
 def writing(*outcomes: dict[str, Any]) -> str:
-    return 'mkdir -p "$5/0"\n' + "".join(
-        f"cat > \"$5/0/rank-{outcome['rank']}.json\" <<'END'\n{json.dumps(outcome)}\nEND\n"
+    return 'mkdir -p "$4/0/0"\n' + "".join(
+        f"cat > \"$4/0/0/rank-{outcome['rank']}.json\" <<'END'\n{json.dumps(outcome)}\nEND\n"
         for outcome in outcomes
     )
 
@@ -270,7 +295,7 @@ def failed(rank: int, message: str, ended_s: float) -> dict[str, Any]:
 def fault_of(words: LaunchCommand, *, time_limit_s: float = LONG_S, ranks: int = 2) -> Fault:
     case = replace(two_ranks("any", time_limit_s=time_limit_s), launch=Launch(ranks))
     with pytest.raises(CaseFault) as raised:
-        run_ranks(case, command=replace(words, ranks=ranks))
+        run_ranks(case, replace(words, ranks=ranks))
     return raised.value.fault
 
 
@@ -302,14 +327,14 @@ def test_a_skip_of_one_rank_hides_no_fault_of_another(
     assert fault_of(own).message == "rank 1: ValueError: its own"
     lost = launcher(writing(skipped, failed(1, "RuntimeError: Connection closed by", 1.0)))
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
-        run_ranks(two_ranks("any"), command=lost)
+        run_ranks(two_ranks("any"), lost)
 
 
 def test_a_fault_is_told_though_the_launcher_does_not_end(
     launcher: Callable[[str], LaunchCommand], hanging: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LINGER_S", 0.1)
-    script = writing(failed(1, "ValueError: its own", 1.0)) + hanging
+    monkeypatch.setattr(module, "TELLING_S", 0.1)
+    script = writing(failed(1, "ValueError: its own", 1.0)) + ended(1, 1) + hanging
     assert fault_of(launcher(script)).message == "rank 1: ValueError: its own"
 
 
@@ -317,14 +342,19 @@ def test_results_are_used_though_the_launcher_does_not_end(
     launcher: Callable[[str], LaunchCommand], hanging: str
 ) -> None:
     words = launcher(writing(outcome(0), outcome(1)) + hanging)
-    measured = run_ranks(two_ranks("any", time_limit_s=0.1), command=words)
+    measured = run_ranks(two_ranks("any", time_limit_s=0.1), words)
     assert measured.items_per_step == 8
+
+
+def ended(rank: int, code: int, *, asked: bool = False) -> str:
+    told = json.dumps({"code": code, "asked": asked})
+    return f"echo '{told}' > \"$4/0/rank-{rank}.ended\"\n"
 
 
 def leaving(rank: int, *phases: str, stack: str = "", log: str = "") -> str:
     parts = {"phases": "\n".join(phases), "stack": stack, "log": log}
     return "".join(
-        f"cat > \"$5/rank-{rank}.{ending}\" <<'END'\n{text}\nEND\n"
+        f"cat > \"$4/0/rank-{rank}.{ending}\" <<'END'\n{text}\nEND\n"
         for ending, text in parts.items()
         if text
     )
@@ -452,23 +482,23 @@ def test_the_folder_lies_where_all_hosts_see_it(
 ) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
-    words = replace(launcher(f'echo "$5" > {tmp_path}/said; exit 1'), hosts=2)
+    words = replace(launcher(f'echo "$4" > {tmp_path}/said; exit 1'), hosts=2)
     with pytest.raises(CaseFault):
-        run_ranks(two_ranks("any"), command=words, environment={"BENCH_LIB_SHARED": str(shared)})
+        run_ranks(two_ranks("any"), words, {"BENCH_LIB_SHARED": str(shared)})
     assert Path((tmp_path / "said").read_text().strip()).parent == shared
     assert list(shared.iterdir()) == []
     with pytest.raises(
         LaunchError, match=r"ranks are on 2 hosts; name a folder .*BENCH_LIB_SHARED"
     ):
-        run_ranks(two_ranks("any"), command=words)
+        run_ranks(two_ranks("any"), words)
     with pytest.raises(LaunchError, match=r"BENCH_LIB_SHARED is '/nowhere': No such file"):
-        run_ranks(two_ranks("any"), command=words, environment={"BENCH_LIB_SHARED": "/nowhere"})
+        run_ranks(two_ranks("any"), words, {"BENCH_LIB_SHARED": "/nowhere"})
 
 
 def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], LaunchCommand]) -> None:
     skipped = [{"rank": rank, "skipped": "no such arithmetic here"} for rank in range(2)]
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
-        run_ranks(two_ranks("any"), command=launcher(writing(*skipped)))
+        run_ranks(two_ranks("any"), launcher(writing(*skipped)))
 
 
 def test_a_launcher_that_will_not_go_is_ended_with_its_group(
@@ -487,7 +517,7 @@ def test_a_launcher_that_will_not_go_is_ended_with_its_group(
 
 def test_a_launcher_that_is_not_there_is_named() -> None:
     with pytest.raises(LaunchError) as raised:
-        run_ranks(two_ranks("any"), command=LaunchCommand("mpirun", ("/nowhere/mpirun", "-n"), 2))
+        run_ranks(two_ranks("any"), LaunchCommand("mpirun", ("/nowhere/mpirun", "-n"), 2))
     assert str(raised.value) == "cannot start ranks with /nowhere/mpirun: no such program"
 
 
@@ -500,17 +530,17 @@ def test_an_interrupted_run_leaves_no_launcher(
     words = launcher(f'echo $$ > "{pids}"; sleep 0.2; kill -INT {os.getpid()}; exec sleep 3600')
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_ranks(two_ranks("any"), command=words)
+            run_ranks(two_ranks("any"), words)
     finally:
         signal.signal(signal.SIGINT, before)
     assert all_gone(*pids_in(pids))
 
 
 RUNNER = """
-from bench_lib.launch.ranks import run_ranks
+from bench_lib.launch.ranks import Ranks
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import Case, Launch
-run_ranks(Case("a", "any", {}, launch=Launch(2)), command=LaunchCommand("mpirun", (%r,), 2))
+Ranks(LaunchCommand("mpirun", (%r,), 2)).measure(Case("a", "any", {}, launch=Launch(2)))
 """
 
 

@@ -24,7 +24,7 @@ from builders import (
     make_telemetry,
 )
 from judging import verdicts_of
-from standins.worker import Contexts, Watch, gpus
+from standins.worker import Contexts, Watch, gpus, ranks_that
 
 from bench_lib import reasons
 from bench_lib.engine import engine, suite
@@ -34,6 +34,7 @@ from bench_lib.engine.settings import REFERENCE, Settings, Side
 from bench_lib.engine.telemetry import Cooling
 from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import (
     COUNTS,
     NUMERICS,
@@ -233,15 +234,20 @@ def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
 
 def test_cases_of_several_ranks_are_measured_in_turns_once_they_look_slower(bed, monkeypatch):
     ranked = make_case(id="resnet50-b64-fp16-ddp2", launch=Launch(ranks=2))
+    two = LaunchCommand("torchrun", (), 2)
     accept(bed, ranked.id)
     measured = []
 
-    def ranks(_self, side, case, _keeps):
+    def ranks(side, case):
         measured.append("there" if side is bed.reference else "here")
         times = USUAL if side is bed.reference else SLOW
         return builders.make_measurement(case_id=case.id, iteration_s=times)
 
-    monkeypatch.setattr(HeldDevice, "_measure_ranks", ranks)
+    monkeypatch.setattr(
+        HeldDevice,
+        "_ranks_for",
+        lambda _self, side, _case: ranks_that(lambda case, **_: ranks(side, case))(two, {}),
+    )
     monkeypatch.setattr(HeldDevice, "_used_by", lambda _self, _case: [])
     bed.run(ranked)
     assert measured[0] == "here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from standins import slurm as slurm_node
 from standins.slurm import GPUS, NODE, PARTITION, SlurmNode, slurm
 
 from bench_lib.launch import launchers
-from bench_lib.launch.ranks import run_ranks
+from bench_lib.launch.ranks import Ranks
 from bench_lib.model import Case, Launch, Measurement, Sampling
 from bench_lib.storage import history
 
@@ -153,7 +154,8 @@ def abreast(slurm: SlurmNode, workload: str, **params: Any) -> Measurement:
     )
     environment = {**slurm.environment, **ON_THE_CPU, "OMP_NUM_THREADS": "1"}
     command = launchers.command_for(2, "srun", environ=environment)
-    return run_ranks(case, command=command, environment=environment)
+    with contextlib.closing(Ranks(command, environment)) as ranks:
+        return ranks.measure(case)
 
 
 def test_srun_starts_two_ranks_that_are_measured_as_one_case(slurm):

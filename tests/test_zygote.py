@@ -12,7 +12,7 @@ import types
 from pathlib import Path
 
 import pytest
-from builders import make_environment, make_hardware, make_measurement
+from builders import make_environment, make_hardware
 from processes import all_gone, wait_until
 
 from bench_lib.engine import processes as module_of_processes
@@ -20,6 +20,8 @@ from bench_lib.engine.processes import Processes
 from bench_lib.engine.settings import Side
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
+from bench_lib.launch.launchers import LaunchCommand
+from bench_lib.launch.ranks import Ranks
 from bench_lib.launch.started import main as leash
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case, Device
@@ -202,7 +204,7 @@ def processes(tmp_path, state):
         make_hardware(uuid=None, bdf=None),
         lambda: Zygote(python=str(program), environment=environment),
         described=make_environment,
-        measure_ranks=lambda _case, _keeps: make_measurement(),
+        ranks_for=lambda _case: Ranks(LaunchCommand("none", (), 2)),
         give_way=list,
         most_lost=0,
         say=print,

@@ -72,7 +72,7 @@ def collectives(
         for case in _cases(one, sizes, dtype, count, both=both, graph=graph)
     ]
     session = Measuring("collectives", devices[0], keeping)
-    rows = COLLECTIVES.rows(cases, session.figures_of_all(cases, together=True), session.device)
+    rows = COLLECTIVES.rows(cases, session.figures_of_all(cases), session.device)
     session.conclude(COLLECTIVES, rows, passes=not any(map(wrong, rows)))
 
 

@@ -103,7 +103,6 @@ class Measuring:
         words: str = "",
         each: Callable[[Record], None] = lambda _record: None,
         *,
-        together: bool = False,
         processes: int = 1,
         short: Case | None = None,
         predicted: Callable[[Figures], None] = lambda _figures: None,
@@ -114,16 +113,15 @@ class Measuring:
         measured again until each was in so many fresh ``processes``.
 
         ``words`` follow the expected duration.  Unless JSON is printed, ``each`` gets every
-        record as soon as it is measured.  With ``together`` the ranks of all cases start once.
+        record as soon as it is measured.
         """
         from bench_lib.engine.settings import MEASURING, PLANNED
 
         with self.engine(cases) as engine:
+            engine.held.expect(cases)
             self._announce(cases, words)
             if short is not None:
                 predicted(self._short(engine, short))
-            if together:
-                engine.held.expect(cases)
             engine.settings.progress.begin(MEASURING, [[case.id for case in cases]])
             for case in cases:
                 record = engine.measure(case)

@@ -10,8 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from bench_lib import backends
 from bench_lib.backends.folders import searched
@@ -20,6 +18,7 @@ from bench_lib.engine.processes import (
     Companion,
     Processes,
     disturbance,
+    preloading,
     start_workers,
 )
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
@@ -36,8 +35,8 @@ from bench_lib.environment import fingerprint
 from bench_lib.formulas import floor
 from bench_lib.launch import environments, launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.files import cannot_write, is_full, temporary_folder
-from bench_lib.launch.ranks import Answer, Sweep, measure_together, run_ranks
+from bench_lib.launch.files import cannot_write, is_full
+from bench_lib.launch.ranks import Ranks
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
     COUNTS,
@@ -67,7 +66,6 @@ SETTLED_S = 2.0
 """After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
 ASIDE_S = 1.0
 """So long at the end of that the CPU is looked at."""
-COMPILERS_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 STEADY = 0.01
 """An undisturbed device is so alike after two rests."""
 
@@ -109,7 +107,9 @@ class HeldDevice:
         self._positions: dict[str, int] = {}
         self._in_bursts: dict[str, bool] = {}
         """By case, whether its first process in this run was measured in bursts."""
-        self._sweep: Sweep | None = None
+        self._beside = contextlib.ExitStack()
+        """Holds the other devices of the ranks that have them open."""
+        self._held_beside: list[Hardware] = []
         self._cooling = Cooling(
             device, self._seen_between, cool_s=settings.cool_s, say=settings.say
         )
@@ -120,7 +120,7 @@ class HeldDevice:
                 device,
                 functools.partial(start, side, device),
                 described=functools.partial(self._before, name),
-                measure_ranks=functools.partial(self._measure_ranks, side),
+                ranks_for=functools.partial(self._ranks_for, side),
                 give_way=self._companion.run,
                 say=settings.say,
                 # Where the reference alone judges, a pair is nothing without its other half.
@@ -170,8 +170,8 @@ class HeldDevice:
 
     def glance(self, case: Case) -> Outcome:
         """Look at a case once in the first process, and take it as it is; raises LaunchError."""
-        with self.holding(case):
-            attempt = self._attempt(case, 0, self._candidate)
+        self.hold_for(case)
+        attempt = self._attempt(case, 0, self._candidate)
         return self._outcome(case, [attempt], self._candidate)
 
     def measure_again(
@@ -293,13 +293,12 @@ class HeldDevice:
         attempt = replace(attempt, environment=history.reference(environment))
         return Outcome(case, [attempt], environment, self.device)
 
-    def expect(self, cases: Sequence[Case]) -> None:
-        """Take note of cases to come: those of equally many ranks are measured in one launch."""
-        self._sweep = Sweep(
-            cases,
-            again=lambda seen: disturbance(seen) is not None,
-            measure=self._measure_together,
-        )
+    def expect(self, cases: Iterable[Case]) -> None:
+        """Have the ranks of the first case of several start, while others are measured."""
+        first = next((case for case in cases if case.launch.ranks > 1), None)
+        if first is not None:
+            with contextlib.suppress(CaseSkipped, LaunchError):  # which the case will say
+                self._sides[self._candidate].ranks(first).start()
 
     @property
     def environments(self) -> dict[str, Environment]:
@@ -322,6 +321,7 @@ class HeldDevice:
         """End the workers and the telemetry, and let go of the device."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._lock.release)
+            stack.callback(self._beside.close)
             for processes in self._sides.values():
                 stack.callback(processes.close)
             stack.callback(self._neighbours.close)
@@ -364,7 +364,8 @@ class HeldDevice:
             asked = replace(asked, keeps=True)
             if self._settings.by_baseline:  # of the reference only times are compared
                 asked = replace(asked, known={NUMERICS, COUNTS})
-        with self._named(side), self.holding(case):
+        with self._named(side):
+            self.hold_for(case)
             attempts = self._attempts(case, process, side, asked)
         if side == self._reference and attempts[-1].measurement is None:
             self._lacking.add(case.id)
@@ -740,14 +741,27 @@ class HeldDevice:
 
     # ---- several ranks --------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def holding(self, case: Case) -> Iterator[None]:
+    def hold_for(self, case: Case) -> None:
         """Hold all devices of this host that a case's ranks use, and not only this one.
 
+        The others stay held, and the ranks' processes open, until a case uses other devices.
         Raises DeviceBusyError where somebody else keeps one, LaunchError without a launcher.
         """
-        own = _order(self.device)
         used = self._used_by(case)
+        if used != self._held_beside:
+            self._leave_others()
+            self._take(used)
+            self._held_beside = used
+
+    def _leave_others(self) -> None:
+        """Let go of all devices but this one."""
+        for processes in self._sides.values():
+            processes.drop_ranks()
+        self._held_beside = []
+        self._beside.close()
+
+    def _take(self, used: Sequence[Hardware]) -> None:
+        own = _order(self.device)
         wait_s, say = self._settings.lock_wait_s, self._settings.say
         with contextlib.ExitStack() as stack:
 
@@ -764,14 +778,14 @@ class HeldDevice:
                 finally:
                     self._lock.acquire(wait_s, say)
             take(device for device in used if _order(device) > own)
-            yield
+            self._beside = stack.pop_all()
 
     def _used_by(self, case: Case) -> list[Hardware]:
         """Return the GPUs that a case's ranks use; none where there is one, or too few."""
         if case.launch.ranks == 1 or not backends.is_gpu(self.device):
             return []
         try:
-            command = self._start_of(case, self._settings.sides[self._candidate])["command"]
+            command = self._command_for(case, self._settings.sides[self._candidate])
         except CaseSkipped:
             return []
         devices = self._all_devices
@@ -788,24 +802,15 @@ class HeldDevice:
         """How many GPUs ranks may have; None on a CPU."""
         return len(self._all_devices) if backends.is_gpu(self.device) else None
 
-    def _measure_ranks(self, side: Side, case: Case, keeps: bool) -> Measurement:  # noqa: FBT001 - a callback
-        """Measure a case in several ranks, whose compilers tune anew unless it ``keeps`` caches."""
-        if self._sweep is not None and side is self._settings.sides[self._candidate]:
-            return self._sweep(case)
-        start = self._start_of(case, side)
-        if keeps:
-            return run_ranks(case, **start)
-        with temporary_folder() as folder:
-            empty = {name: str(Path(folder, name)) for name in COMPILERS_CACHES}
-            environment = {**start["environment"], **empty}
-            return run_ranks(case, **{**start, "environment": environment})
+    def _ranks_for(self, side: Side, case: Case) -> Ranks:
+        """Return ranks that could measure a case; raises CaseSkipped and LaunchError."""
+        command = self._command_for(case, side)
+        # Beside GPUs the ranks of a CPU's case would open these.
+        hidden = backends.visibility(self.device) if self._gpus is None else preloading(self.device)
+        return Ranks(command, {**hidden, **side.environment})
 
-    def _measure_together(self, cases: Sequence[Case]) -> list[Answer]:
-        side = self._settings.sides[self._candidate]
-        return measure_together(cases, **self._start_of(cases[0], side))
-
-    def _start_of(self, case: Case, side: Side) -> dict[str, Any]:
-        """Return how a case's ranks are started; raises CaseSkipped where they cannot be."""
+    def _command_for(self, case: Case, side: Side) -> launchers.LaunchCommand:
+        """Return what starts a case's ranks; raises CaseSkipped where they cannot be."""
         if side.command_prefix:
             raise CaseSkipped("cases of several ranks are not started behind a command prefix")
         command = launchers.command_for(
@@ -817,12 +822,7 @@ class HeldDevice:
         )
         if (problem := launchers.too_many(command, self._gpus)) is not None:
             raise CaseSkipped(problem)
-        # Beside GPUs the ranks of a CPU's case would open these.
-        hidden = backends.visibility(self.device) if self._gpus is None else {}
-        return {
-            "command": replace(command, folder=side.folder),
-            "environment": {**hidden, **side.environment},
-        }
+        return replace(command, folder=side.folder)
 
 
 def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:

@@ -42,9 +42,8 @@ def look_into(
     yield from held.profile(again, side)
     for case in cases:
         if case.launch.ranks > 1:
-            with held.holding(case):
-                found = _of_ranks(case, held.device, say)
-            yield case, found
+            held.hold_for(case)
+            yield case, _of_ranks(case, held.device, say)
 
 
 def _of_ranks(case: Case, device: Hardware, say: Say) -> KernelTable | str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import secrets
 import sys
@@ -18,6 +19,7 @@ from bench_lib.launch import environments
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.files import is_full
+from bench_lib.launch.ranks import Ranks
 from bench_lib.launch.wire import PRELOAD_VARIABLE
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
@@ -38,15 +40,19 @@ def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Z
 
     Shared ones serve the processes that join them, one after the other.
     """
-    is_known = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
-    known = {PRELOAD_VARIABLE: "compiler"} if is_known else {}
     return Zygote(
         python=environments.interpreter(side.python),
-        environment={**known, **backends.visibility(device), **side.environment},
+        environment={**preloading(device), **backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
         folder=side.folder,
         is_shared=is_shared,
     )
+
+
+def preloading(device: Hardware) -> dict[str, str]:
+    """Return what spares workers the question whether there is a GPU."""
+    is_known = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
+    return {PRELOAD_VARIABLE: "compiler"} if is_known else {}
 
 
 Told = tuple[str, int, str]
@@ -96,8 +102,8 @@ class Processes:
     start: Callable[[], Zygote]
     described: Callable[[], Environment]
     """The environment without the facts that only a worker has."""
-    measure_ranks: Callable[[Case, bool], Measurement]
-    """Also told whether the ranks' compilers keep their caches."""
+    ranks_for: Callable[[Case], Ranks]
+    """The ranks for a case of several, not started yet; raises CaseSkipped and LaunchError."""
     give_way: Callable[[], None]
     """Has another process use the device."""
     most_lost: int
@@ -111,6 +117,10 @@ class Processes:
         self._name = ""
         self._open: dict[int, WorkerProcess] = {}
         self._environment: Environment | None = None
+        self._ranks: dict[int, Ranks] = {}
+        """By how many they are."""
+        self._group = -1, 0, ""
+        """The process that ranks are open for, how many they are, and a name for them."""
         self._measured_by: list[int] = []
         self._has_room = True
         """Whether code that is compiled with handed choices stays; not once the disk was full."""
@@ -120,9 +130,10 @@ class Processes:
     def measure(self, case: Case, number: int, asked: MeasureRequest = PLAIN) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
 
-        The request holds for one rank.  With handed choices, or cold caches, a case has a process
-        of its own.  After a fault the process is gone.  Raises CaseSkipped or CaseFault, and
-        LaunchError if workers cannot be started at all.
+        With handed choices, or cold caches, a case has a process of its own.  Of the request, ranks
+        heed which results are known, and whether compiled code is kept.  After a fault the process
+        is gone.  Raises CaseSkipped or CaseFault, and LaunchError if workers cannot be started at
+        all.
         """
         try:
             return self._measured(case, number, asked)
@@ -132,9 +143,7 @@ class Processes:
 
     def _measured(self, case: Case, number: int, asked: MeasureRequest) -> Measurement:
         if case.launch.ranks > 1:
-            measurement = self.measure_ranks(case, asked.keeps)
-            self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
-            return replace(measurement, context_id=f"ranks-{secrets.token_hex(4)}")
+            return self._measured_by_ranks(case, number, asked)
         is_alone = case.launch.cold or asked.choices is not None
         if is_alone:
             self.drop(number)  # what ran in it has libraries loaded and kernels found
@@ -167,6 +176,36 @@ class Processes:
         if measurement.device_source == "kernels" or is_alone:
             self.drop(number)  # a profiler, once used, stays and costs every launch
         return measurement
+
+    def _measured_by_ranks(self, case: Case, number: int, asked: MeasureRequest) -> Measurement:
+        """Measure a case in a process each of several ranks, which stay for the next ones."""
+        ranks = self.ranks(case)
+        is_alone = case.launch.cold or not asked.keeps
+        if is_alone or self._group[:2] != (number, case.launch.ranks):
+            self.drop_ranks()
+        if ranks.is_fresh:
+            self._group = number, case.launch.ranks, f"ranks-{secrets.token_hex(4)}"
+        is_first, begin = ranks.is_fresh, time.monotonic()
+        measurement = ranks.measure(case, asked)
+        phases_s = measurement.phases_s
+        if is_first:
+            start_s = time.monotonic() - begin - math.fsum(phases_s.values())
+            phases_s = {FORK: round(start_s, 4), **phases_s}
+        self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
+        name = self._group[-1]
+        if measurement.device_source == "kernels" or is_alone:
+            self.drop_ranks()
+        return replace(measurement, phases_s=phases_s, context_id=name)
+
+    def ranks(self, case: Case) -> Ranks:
+        """Return the ranks that measure a case; raises CaseSkipped and LaunchError."""
+        wanted = self.ranks_for(case)
+        return self._ranks.setdefault(case.launch.ranks, wanted)
+
+    def drop_ranks(self) -> None:
+        """End the ranks' processes that have devices open; the ranks stay."""
+        for ranks in self._ranks.values():
+            ranks.drop()
 
     def environment(self) -> Environment:
         """Describe the software that measures here; the worker's own words where it spoke."""
@@ -210,7 +249,7 @@ class Processes:
             try:
                 process = self._zygote().context()
             except LaunchError as error:
-                self.close()
+                self._close_workers()
                 tried += 1
                 if tried == 1 and (are_old or isinstance(error, WorkerKilledError)):
                     continue
@@ -245,12 +284,20 @@ class Processes:
 
     def drop(self, number: int) -> None:
         """End a process, if it is there."""
+        if self._group[0] == number:
+            self.drop_ranks()
         process = self._open.pop(number, None)
         if process is not None:
             process.close()
 
     def close(self) -> None:
-        """End the workers; the next case would start fresh ones."""
+        """End the workers and the ranks; the next case would start fresh ones."""
+        with contextlib.ExitStack() as stack:
+            for ranks in self._ranks.values():
+                stack.callback(ranks.close)
+            self._close_workers()
+
+    def _close_workers(self) -> None:
         workers, self._workers, self._open = self._workers, None, {}
         if workers is not None:
             workers.close()

@@ -18,7 +18,7 @@ import msgspec
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError, how_it_ended, last_output
 from bench_lib.launch.files import temporary_folder
 from bench_lib.launch.launchers import command_for
-from bench_lib.launch.ranks import ends_within, run
+from bench_lib.launch.ranks import end_all, started
 from bench_lib.launch.wire import ProfileRequest
 from bench_lib.model import Case, Fault
 
@@ -77,14 +77,12 @@ def run_profile(
     log = folder / LOG
     environ = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
     with temporary_folder() as marked:
-        code, in_time = run(
-            around(command),
-            Path(marked),
-            log,
-            environ,
-            lambda process: _follow(process, log, case.time_limit_s, say),
-        )
-    return _outcome(folder, case, code, in_time=in_time)
+        process = started(around(command), Path(marked), log, environ)
+        try:
+            in_time = _follow(process, log, case.time_limit_s, say)
+        finally:
+            end_all(process, Path(marked))
+    return _outcome(folder, case, process.returncode, in_time=in_time)
 
 
 def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
@@ -127,13 +125,21 @@ def _follow(
     deadline = time.monotonic() + limit_s
     told = 0
     while True:
-        ended = ends_within(process, LOOK_S)
+        ended = _ends_within(process, LOOK_S)
         phases = _PHASE.findall(log.read_text(errors="replace")) if log.is_file() else []
         for phase in phases[told:]:
             say(phase)
         told = len(phases)
         if ended or time.monotonic() > deadline:
             return ended
+
+
+def _ends_within(process: subprocess.Popen[bytes], limit_s: float) -> bool:
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _outcome(folder: Path, case: Case, code: int | None, *, in_time: bool) -> list[Profiled]:

@@ -1,4 +1,4 @@
-"""Cases of several ranks: their launch, and each rank's file folded into a measurement."""
+"""Cases of several ranks: ranks that stay, and each one's file folded into a measurement."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import shutil
 import signal
 import statistics
 import subprocess
+import tempfile
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,110 +36,206 @@ from bench_lib.launch.files import cannot_write, temporary_folder
 from bench_lib.launch.launchers import (
     SHARED_VARIABLE,
     LaunchCommand,
-    command_for,
     without_ranks,
 )
 from bench_lib.launch.started import leashed, signal_all
-from bench_lib.launch.zygote import import_path
+from bench_lib.launch.wire import END, write_whole
+from bench_lib.launch.zygote import PLAIN, MeasureRequest, import_path
 from bench_lib.model import Case, Fault, Measurement, RankSample, Training
 
 GRACE_S = 10.0
 """Launchers end their ranks when asked to; after this they are ended themselves."""
-LOOK_S = 0.2
-"""How often it is looked whether ranks have gone on, or one has told of a fault."""
-LINGER_S = 15.0
-"""For the launcher to end the others and to say how the first one ended.
-
-Not every launcher ends them, and in a collective they wait on.
-"""
+LOOK_S = 0.05
+"""How often it is looked whether ranks have answered or ended."""
+LINGER_S, TELLING_S = 15.0, 1.0
+"""How long ranks may take to say more once one has lost another, and once the cause is known,
+because one died or has a fault of its own.  In a collective they wait on."""
 FOLDER_VARIABLE = "BENCH_LIB_RANKS"
-"""Tells the processes of one case from everything else on this host."""
+"""Tells the processes of one launch from everything else on this host."""
 
 
-Answer: TypeAlias = "Measurement | CaseSkipped | CaseFault"
+class Ranks:
+    """The ranks of one launch: a group of their processes measures case after case.
 
-
-def run_ranks(
-    case: Case,
-    *,
-    command: LaunchCommand | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Measurement:
-    """Measure a case of several ranks.
-
-    Without a ``command`` the launcher that BENCH_LIB_LAUNCHER names starts it: torchrun on this
-    host where nothing does.  Raises CaseSkipped, CaseFault, which names the rank and has its last
-    output, or LaunchError where there is no such launcher; no process is left behind.
+    The launcher starts them for the first case.  A fault ends the group and nothing else, so
+    neither the launcher's start nor torch's import is paid for again.
     """
-    (answer,) = measure_together([case], command=command, environment=environment)
-    if isinstance(answer, Measurement):
-        return answer
-    raise answer
+
+    def __init__(
+        self, command: LaunchCommand, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start nothing yet; ranks have ``environment`` on top of our own."""
+        self.command = command
+        self._environ = {**os.environ, **(environment or {})}
+        self._launched: _Launched | None = None
+        self._groups = self._cases = 0
+        """How many groups were begun, and how many cases the last one was given."""
+        self._group: Path | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the next case begins a group."""
+        return self._group is None
+
+    def start(self) -> _Launched:
+        """Have the launcher start the ranks unless they run; raises LaunchError.
+
+        It does not wait for them.
+        """
+        if self._launched is not None and self._launched.process.poll() is not None:
+            self.close()
+        if self._launched is None:
+            self._launched, self._groups = _Launched(self.command, self._environ), 0
+        return self._launched
+
+    def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
+        """Measure a case; its time limit includes the start of ranks that do not run yet.
+
+        Raises CaseSkipped; CaseFault, which names the rank and has its last output, and after which
+        the group is gone; LaunchError where there is no such launcher.
+        """
+        deadline = time.monotonic() + case.time_limit_s
+        launched = self.start()
+        answers = self._ordered(launched.folder, case, asked)
+        in_time = self._follow(launched, answers, deadline)
+        ranks = read_ranks(answers, self.command.ranks)
+        is_usable = True
+        if any(rank.outcome is None or "fault" in rank.outcome for rank in ranks):
+            is_usable = self._end_group()
+            ranks = read_ranks(answers, self.command.ranks)
+        code = launched.process.poll()
+        ending = LaunchEnd(self.command, code, in_time, last_output(launched.log))
+        if not is_usable:
+            self.close()
+        return measurement_of(case, ranks, ending)
+
+    def drop(self) -> None:
+        """End the group: the next case is measured by fresh processes."""
+        if self._group is not None and not self._end_group():
+            self.close()
+
+    def close(self) -> None:
+        """End the launcher and all that it started; no process is left on this host."""
+        launched, self._launched, self._group = self._launched, None, None
+        if launched is not None:
+            launched.close()
+
+    def _ordered(self, folder: Path, case: Case, asked: MeasureRequest) -> Path:
+        """Have the group measure a case; returns the folder of its answers."""
+        order = {
+            "measure": dataclasses.asdict(case),
+            "known": sorted(asked.known),
+            "discards": not asked.keeps,
+        }
+        with _writing(self._environ):
+            if self._group is None:
+                self._group, self._cases = folder / str(self._groups), 0
+                self._groups += 1
+                self._group.mkdir()
+            write_whole(self._group / f"{self._cases}.json", order)
+        self._cases += 1
+        return self._group / str(self._cases - 1)
+
+    def _follow(self, launched: _Launched, answers: Path, deadline: float) -> bool:
+        """Wait for the ranks' answers, not for long after a fault.
+
+        Returns whether they came, or can come no more, before the deadline.
+        """
+        trouble_s = None
+        while True:
+            is_over = launched.process.poll() is not None
+            told, ended = len(_of_ranks(answers, "json")), _of_ranks(answers.parent, "ended")
+            now = time.monotonic()
+            if is_over or told == self.command.ranks:
+                return True
+            if ended:
+                trouble_s = trouble_s or now
+                ranks = read_ranks(answers, self.command.ranks)
+                is_known = any(rank.died for rank in ranks) or own_faults(ranks)
+                if now - trouble_s > (TELLING_S if is_known else LINGER_S):
+                    return True
+            elif now > deadline:
+                return False
+            time.sleep(LOOK_S)
+
+    def _end_group(self) -> bool:
+        """End the group; returns whether all its processes are gone and the ranks still there."""
+        group, self._group = self._group, None
+        assert group is not None
+        assert self._launched is not None
+        with _writing(self._environ):
+            (group / END).touch()
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline and self._launched.process.poll() is None:
+            if len(_of_ranks(group, "ended")) == self.command.ranks:
+                return True
+            time.sleep(LOOK_S)
+        return False
 
 
-def measure_together(
-    cases: Sequence[Case],
-    *,
-    command: LaunchCommand | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> list[Answer]:
-    """Measure cases of equally many ranks in one launch, in their order.
+class _Launched:
+    """A launcher that runs, and its ranks' folder."""
 
-    Returns what became of each, up to and including the first fault; nothing is measured after
-    it.  Each case has its own time limit, the first one's includes starting the ranks.  Raises
-    LaunchError where there is no such launcher; no process is left behind.
-    """
-    outside = {**os.environ, **(environment or {})}
-    command = command or command_for(cases[0].launch.ranks, environ=outside)
-    with folder_for(command, outside) as folder:
-        file = folder / "cases.json"
-        file.write_text(json.dumps([dataclasses.asdict(case) for case in cases]))
-        form = ("bench_lib.worker", "once", str(file), str(folder))
-        ending = launch(
-            command, form, folder, outside, lambda process: follow(process, cases, folder)
-        )
-        return _answers(cases, folder, ending)
+    def __init__(self, command: LaunchCommand, environ: Mapping[str, str]) -> None:
+        """Start it; raises LaunchError."""
+        program = command.words[0]
+        if shutil.which(program, path=environ.get("PATH")) is None:
+            raise LaunchError(f"cannot start ranks with {program}: no such program")
+        self._directory = folder_for(command, environ)
+        self.folder = Path(self._directory.name)
+        self.log = self.folder / "output.log"
+        form = ("-m", "bench_lib.worker", "ranks", str(self.folder))
+        words = leashed([*command.words, *form])
+        begun: Future[subprocess.Popen[bytes]] = Future()
+
+        def start() -> None:
+            try:
+                with _writing(environ):
+                    process = started(words, self.folder, self.log, environ, cwd=command.folder)
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                begun.set_exception(error)
+            else:
+                begun.set_result(process)
+                process.wait()
+
+        # The kernel ends the launcher when the thread ends that started it, and who measures may be
+        # a thread that ends before.
+        self._thread = threading.Thread(target=start, daemon=True)
+        self._thread.start()
+        try:
+            self.process = begun.result()
+        except BaseException:
+            self._directory.cleanup()
+            raise
+
+    def close(self) -> None:
+        """End it and everything that it started on this host."""
+        try:
+            end_all(self.process, self.folder)
+        finally:
+            self._thread.join()
+            self._directory.cleanup()
 
 
-def launch(
-    command: LaunchCommand,
-    form: Sequence[str],
-    folder: Path,
-    environ: Mapping[str, str],
-    wait: Callable[[subprocess.Popen[bytes]], bool],
-) -> LaunchEnd:
-    """Start ranks of ``python -m FORM`` and see to it that all of them end.
-
-    ``wait`` waits for the launcher's end and says whether it came in time.  Raises LaunchError
-    where it cannot be started.
-    """
-    program, log = command.words[0], folder / "output.log"
-    if shutil.which(program, path=environ.get("PATH")) is None:
-        raise LaunchError(f"cannot start ranks with {program}: no such program")
-    words = leashed([*command.words, "-m", *form])
-    return LaunchEnd(command, *run(words, folder, log, environ, wait, cwd=command.folder), log)
-
-
-def run(
+def started(
     words: Sequence[str],
     folder: Path,
     log: Path,
     environ: Mapping[str, str],
-    wait: Callable[[subprocess.Popen[bytes]], bool],
     *,
     cwd: Path | None = None,
-) -> tuple[int | None, bool]:
-    """Run a program that may start ranks; return its exit status and the answer of `wait`.
+) -> subprocess.Popen[bytes]:
+    """Start a program that may start ranks; `end_all` ends it.
 
-    All processes that it starts are marked with `folder`, and have ended when this returns.  Their
-    output goes to `log`.  Raises LaunchError if it cannot be started.
+    All processes that it starts are marked with `folder`.  Their output goes to `log`.  Raises
+    LaunchError if it cannot be started.
     """
     variables = without_ranks(environ)
     variables["PYTHONPATH"] = import_path(folder, variables)
     variables[FOLDER_VARIABLE] = str(folder)
-    try:
-        with log.open("wb") as output:
-            process = subprocess.Popen(
+    with log.open("wb") as output:
+        try:
+            return subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -146,45 +244,14 @@ def run(
                 cwd=cwd,
                 start_new_session=True,
             )
-    except OSError as error:
-        raise LaunchError(f"cannot start {words[0]}: {error.strerror}") from error
-    try:
-        in_time = wait(process)
-    finally:
-        end_all(process, folder)
-    return process.returncode, in_time
+        except OSError as error:
+            raise LaunchError(f"cannot start {words[0]}: {error.strerror}") from error
 
 
-def follow(process: subprocess.Popen[bytes], cases: Sequence[Case], folder: Path) -> bool:
-    """Wait for the ranks' end, not for long after a fault.
-
-    Returns whether it came in time: gives up where a case is not done within its own limit.
-    """
-    now, begin = 0, time.monotonic()
-    while not ends_within(process, LOOK_S):
-        told = [path.read_text() for path in (folder / str(now)).glob("rank-*.json")]
-        if any('"fault"' in text for text in told):
-            ends_within(process, LINGER_S)
-            return True
-        if len(told) == cases[now].launch.ranks and now + 1 < len(cases):
-            now, begin = now + 1, time.monotonic()
-        elif time.monotonic() - begin > cases[now].time_limit_s:
-            return False
-    return True
-
-
-def ends_within(process: subprocess.Popen[bytes], limit_s: float) -> bool:
-    """Wait for a process, and say whether it has ended."""
-    try:
-        process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def folder_for(command: LaunchCommand, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Give a folder for the ranks' files, below BENCH_LIB_SHARED where that is set.
+def folder_for(
+    command: LaunchCommand, environ: Mapping[str, str]
+) -> tempfile.TemporaryDirectory[str]:
+    """Make a folder for the ranks' files, below BENCH_LIB_SHARED where that is set.
 
     Raises LaunchError where nothing can be made there.
     """
@@ -194,63 +261,22 @@ def folder_for(command: LaunchCommand, environ: Mapping[str, str]) -> Iterator[P
             f"the ranks are on {command.hosts} hosts; name a folder that all of them see in "
             f"{SHARED_VARIABLE}"
         )
+    return temporary_folder(shared)
+
+
+@contextlib.contextmanager
+def _writing(environ: Mapping[str, str]) -> Iterator[None]:
+    """Raise LaunchError where there is no room for the ranks' files."""
     try:
-        with temporary_folder(shared) as folder:
-            yield Path(folder)
+        yield
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        raise cannot_write(error, shared) from error
+        raise cannot_write(error, environ.get(SHARED_VARIABLE)) from error
 
 
-# --- cases of several ranks in as few launches as possible -------------------------------
-
-
-@dataclass
-class Sweep:
-    """Measures cases when they are requested, together with those that will be.
-
-    Stands in for ``run_ranks``.  A case that is requested once more is measured again with all that
-    will need that too, as ``again`` concludes from the first look.
-    """
-
-    cases: Sequence[Case]
-    again: Callable[[Measurement], bool] = lambda _measurement: False
-    measure: Callable[[Sequence[Case]], Sequence[Answer]] = measure_together
-
-    def __post_init__(self) -> None:
-        """Nothing is measured before the first request."""
-        self._cases = {case.id: case for case in self.cases}
-        self._ready: defaultdict[str, list[Answer]] = defaultdict(list)
-        self._looked: set[str] = set()
-        """Cases that were measured or skipped, or had a fault."""
-
-    def __call__(self, case: Case) -> Measurement:
-        """Measure a case; raises CaseSkipped, CaseFault and LaunchError."""
-        if not self._ready[case.id]:
-            batch = [case, *self._beside(case)]
-            for one, answer in zip(batch, self.measure(batch), strict=False):
-                self._ready[one.id].append(answer)
-                self._looked.add(one.id)
-        answer = self._ready[case.id].pop(0)
-        if isinstance(answer, Measurement):
-            return answer
-        raise answer
-
-    def _beside(self, case: Case) -> list[Case]:
-        """Return what may as well be measured in the same launch."""
-        first = case.id not in self._looked
-        return [
-            other
-            for other in self._cases.values()
-            if other.id != case.id
-            and other.launch.ranks == case.launch.ranks
-            and (other.id not in self._looked if first else self._needs_another(other))
-        ]
-
-    def _needs_another(self, case: Case) -> bool:
-        ready = self._ready[case.id]
-        return len(ready) == 1 and isinstance(ready[0], Measurement) and self.again(ready[0])
+def _of_ranks(folder: Path, ending: str) -> list[Path]:
+    return list(folder.glob(f"rank-*.{ending}"))
 
 
 # --- what ranks left -----------------------------------------------------------------------
@@ -258,7 +284,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class RankFiles:
-    """One rank's files in the folder."""
+    """One rank's files in the folder of a group."""
 
     rank: int
     outcome: dict[str, Any] | None = None
@@ -269,6 +295,8 @@ class RankFiles:
     """Where it was when it received the signal to end; empty if it did not."""
     output: str = ""
     """The end of it."""
+    ended: dict[str, Any] | None = None
+    """Its exit code, and whether it was asked to end; None if it runs, or nobody can say."""
 
     @property
     def phase(self) -> str:
@@ -278,7 +306,8 @@ class RankFiles:
     @property
     def died(self) -> bool:
         """Whether it ended without a word and without a signal from us."""
-        return self.outcome is None and bool(self.phases) and not self.stack
+        was_asked = self.stack or (self.ended is not None and self.ended["asked"])
+        return self.outcome is None and bool(self.phases) and not was_asked
 
     @property
     def last_output(self) -> str:
@@ -286,25 +315,35 @@ class RankFiles:
         return "\n".join(part for part in (self.output, self.stack) if part)
 
 
-def read_ranks(folder: Path, ranks: int) -> list[RankFiles]:
-    """Return what the ranks of a case left, by rank."""
-    return [_files_of(folder, rank) for rank in range(ranks)]
+def read_ranks(answers: Path, ranks: int) -> list[RankFiles]:
+    """Return what the ranks left, by rank: the answers to a case, and what their group has."""
+    return [_files_of(answers, rank) for rank in range(ranks)]
 
 
-def _files_of(folder: Path, rank: int) -> RankFiles:
-    def text(ending: str) -> str:
-        with contextlib.suppress(OSError):
-            return (folder / f"rank-{rank}.{ending}").read_text(errors="replace")
-        return ""
-
-    found = text("json")
+def _files_of(answers: Path, rank: int) -> RankFiles:
+    group = answers.parent
+    # Before it is a group's process, it is one that imports torch.
+    place = next((each for each in (group, group.parent) if _phases(each, rank)), group)
+    outcome = _text(answers, rank, "json")
+    ended = _text(group, rank, "ended")
     return RankFiles(
         rank,
-        outcome=json.loads(found) if found else None,
-        phases=tuple(text("phases").splitlines()),
-        stack=last_lines(text("stack")),
-        output=last_output(folder / f"rank-{rank}.log"),
+        outcome=json.loads(outcome) if outcome else None,
+        phases=_phases(place, rank),
+        stack=last_lines(_text(place, rank, "stack")),
+        output=last_output(place / f"rank-{rank}.log"),
+        ended=json.loads(ended) if ended else None,
     )
+
+
+def _phases(folder: Path, rank: int) -> tuple[str, ...]:
+    return tuple(_text(folder, rank, "phases").splitlines())
+
+
+def _text(folder: Path, rank: int, ending: str) -> str:
+    with contextlib.suppress(OSError):
+        return (folder / f"rank-{rank}.{ending}").read_text(errors="replace")
+    return ""
 
 
 # --- what that comes to --------------------------------------------------------------------
@@ -312,39 +351,26 @@ def _files_of(folder: Path, rank: int) -> RankFiles:
 
 @dataclass(frozen=True)
 class LaunchEnd:
-    """How a launch came to its end."""
+    """How far a launch was when a case had ended."""
 
     command: LaunchCommand
     code: int | None
+    """The launcher's exit code if it ended."""
     in_time: bool
-    log: Path
-    """The launcher's own output."""
-
-    @property
-    def output(self) -> str:
-        """The end of that."""
-        return last_output(self.log)
+    output: str
+    """The end of the launcher's own."""
 
 
 def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Measurement:
     """Fold the ranks' results; raises CaseSkipped or CaseFault where there are not all."""
     outcomes = [each.outcome for each in ranks if each.outcome is not None]
     died = [each for each in ranks if each.died] if ending.in_time else []
-    faults = [outcome for outcome in outcomes if "fault" in outcome]
-    faults.sort(key=lambda outcome: float(outcome["ended_s"]))
-    # A rank that dies without a word drags the others along, and so does one with a fault.  When
-    # each ended is by its own host's clock, so what it says counts first.
-    own = [
-        outcome
-        for outcome in faults
-        if outcome["fault"]["kind"] == "out of memory"
-        or not _OTHERS.search(outcome["fault"]["message"])
-    ]
-    if own:
+    if own := own_faults(ranks):
         raise CaseFault(_told(own[0], ranks))
     for outcome in outcomes:
         if "skipped" in outcome:
             raise CaseSkipped(outcome["skipped"])
+    faults = _faults(ranks)
     if faults and not died:
         raise CaseFault(_told(faults[0], ranks))
     if len(outcomes) == len(ranks) and not faults:
@@ -354,22 +380,24 @@ def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) ->
     raise CaseFault(_dead(died, ranks, ending))
 
 
-def _answers(cases: Sequence[Case], folder: Path, ending: LaunchEnd) -> list[Answer]:
-    answers: list[Answer] = []
-    ranks = read_ranks(folder, ending.command.ranks)
-    for number, case in enumerate(cases):
-        told = read_ranks(folder / str(number), len(ranks))
-        left = [
-            dataclasses.replace(rank, outcome=one.outcome)
-            for rank, one in zip(ranks, told, strict=True)
-        ]
-        try:
-            answers.append(measurement_of(case, left, ending))
-        except CaseSkipped as reason:
-            answers.append(reason)
-        except CaseFault as fault:
-            return [*answers, fault]
-    return answers
+def own_faults(ranks: Sequence[RankFiles]) -> list[dict[str, Any]]:
+    """Return the faults of ranks that are not another's doing, the first one first.
+
+    A rank that dies without a word drags the others along, and so does one with a fault.  When each
+    ended is by its own host's clock, so what it says counts first.
+    """
+    return [
+        outcome
+        for outcome in _faults(ranks)
+        if outcome["fault"]["kind"] == "out of memory"
+        or not _OTHERS.search(outcome["fault"]["message"])
+    ]
+
+
+def _faults(ranks: Sequence[RankFiles]) -> list[dict[str, Any]]:
+    outcomes = [each.outcome for each in ranks if each.outcome is not None]
+    faults = [outcome for outcome in outcomes if "fault" in outcome]
+    return sorted(faults, key=lambda outcome: float(outcome["ended_s"]))
 
 
 _OTHERS = re.compile(
@@ -401,6 +429,8 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
     if died:
         shown = died[0]
         who = some([f"rank {each.rank} (in {each.phase!r})" for each in died], _LISTED)
+        if shown.ended is not None:
+            who += f": {how_it_ended(shown.ended['code'], f'rank {shown.rank}')}"
         output = "\n".join(part for part in (shown.output, ending.output) if part)
         return Fault("died", f"ended without a result: {who}", shown.phase, output)
     words = how_it_ended(ending.code, ending.command.launcher)

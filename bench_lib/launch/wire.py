@@ -31,6 +31,8 @@ STARTER_VARIABLE = "BENCH_LIB_STARTER"
 RUNNER, SERVED = "runner", "served"
 """Sockets in the folder of the logs: of the runner that is to be served next, and of the one that
 is served now."""
+END = "end"
+"""The file in the folder of a group of ranks that has it end."""
 MEASURED = "bench-lib measured"
 """The range around the steps that count, for profilers outside; earlier steps warm up."""
 

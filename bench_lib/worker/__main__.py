@@ -1,4 +1,4 @@
-"""``python -m bench_lib.worker``: serves, measures as a rank, profiles, or describes networks."""
+"""``python -m bench_lib.worker``: serves, alone or as a rank, profiles, or describes networks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 from bench_lib.model import UserError
-from bench_lib.worker.zygote import importing_torch, serve
-
-USAGE = (
-    "usage: python -m bench_lib.worker serve | once CASES.json OUT | profile ORDER.json OUT"
-    " | describe"
+from bench_lib.worker.zygote import (
+    import_all,
+    importing_torch,
+    serve,
+    serve_ranks,
+    start_over_if_spoilt,
 )
+
+USAGE = "usage: python -m bench_lib.worker serve | ranks FOLDER | profile ORDER.json OUT | describe"
 
 
 def main(arguments: list[str]) -> int:
@@ -26,8 +29,8 @@ def main(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     if arguments == ["serve"]:
         return serve()
-    if arguments[:1] == ["once"] and len(arguments) == 3:
-        return _once(arguments[1], arguments[2])
+    if arguments[:1] == ["ranks"] and len(arguments) == 2:
+        return _ranks(Path(arguments[1]))
     if arguments[:1] == ["profile"] and len(arguments) == 3:
         with importing_torch():
             from bench_lib.worker import tracing
@@ -42,28 +45,29 @@ def _run(arguments: list[str]) -> int:
     return 2
 
 
-def _once(cases: str, out: str) -> int:
+def _ranks(folder: Path) -> int:
     """Be a rank; its output is its own from here on, torch's import included."""
     import os
     import socket
 
     from bench_lib.launch.launchers import who_am_i
+    from bench_lib.launch.wire import PRELOAD_VARIABLE
     from bench_lib.worker.host import RankLog
 
     try:
         place = who_am_i(os.environ)
-        log = RankLog(Path(out), place.rank)
+        log = RankLog(folder, place.rank)
     except OSError as error:
         sys.stderr.write(
-            f"bench-lib: rank {place.rank} on {socket.gethostname()}: {out}: {error.strerror}; the "
-            "ranks' folder has to be one that all hosts see: name one in BENCH_LIB_SHARED\n"
+            f"bench-lib: rank {place.rank} on {socket.gethostname()}: {folder}: {error.strerror}; "
+            "the ranks' folder has to be one that all hosts see: name one in BENCH_LIB_SHARED\n"
         )
         return 2
     log.enter("import torch")
-    with importing_torch():
-        from bench_lib.worker.ranks import once
-
-    return once(Path(cases), Path(out), place, log)
+    import_all()
+    if os.environ.get(PRELOAD_VARIABLE) == "compiler":
+        start_over_if_spoilt()
+    return serve_ranks(folder, place, log)
 
 
 if __name__ == "__main__":

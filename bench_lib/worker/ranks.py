@@ -1,9 +1,10 @@
-"""A launcher's program: every rank measures a case, or one after another, and leaves."""
+"""A launcher's program: every rank stays, and forks processes that measure case after case."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import socket
@@ -27,9 +28,9 @@ from bench_lib.launch.launchers import (
     meeting_point,
     told_meeting,
 )
-from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import write_whole
 from bench_lib.model import Device, UserError
+from bench_lib.worker.caches import COMPILERS
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer, fault_of
 from bench_lib.worker.device import cudnn_version, open_device, versions
@@ -37,11 +38,11 @@ from bench_lib.worker.host import RankLog
 from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import MeasuringContext
 from bench_lib.worker.workloads import Setting
+from bench_lib.worker.zygote import LOOK_S, is_there
 
 MEETING_S = 300.0
 """Nodes of a cluster may start minutes apart; the case's own time limit is often shorter."""
 MEETING_FILE = "meeting"
-LOOK_S = 0.05
 STORES: Any = dist
 """Its stores have no types."""
 
@@ -50,48 +51,45 @@ class MeetingError(RuntimeError):
     """The ranks cannot meet."""
 
 
-def once(cases: Path, out: Path, place: Placement, log: RankLog) -> int:
-    """Measure on this rank the cases in a file, one after another.
+def measure_cases(group: Path, place: Placement, log: RankLog) -> None:
+    """Measure on this rank the cases of a group as they come, until one ends in a fault.
 
-    Writes ``rank-N.json`` of the i-th into ``out/i``.  Several cases pay only once for starting
-    ranks, which takes 8 to 10 s.  Returns 0 if each case has a measurement or a skip.  After a
-    fault it measures nothing more, and the process leaves at once.
+    The i-th is in the file ``i.json``, and its outcome goes into ``i/rank-N.json``.
     """
-    die_with_parent()
-    orders: list[dict[str, Any]] = json.loads(cases.read_text())
-    group = RankGroup()
+    context: Any = None
     about: dict[str, Any] = {}
     failed: dict[str, Any] = {}
+    first = _order(group, 0)
+    if first.get("discards"):
+        os.environ.update({name: str(group / name) for name in COMPILERS})
     try:
-        context, group, about = prepared(orders[0], out, place, log.enter)
+        context, about = prepared(first["measure"], group, place, log.enter)
     except (RuntimeError, OSError, UserError) as error:
         traceback.print_exc()
         failed = {"fault": fault_of(error)}
         if isinstance(error, (MeetingError, UserError)):
             failed["fault"] |= {"kind": "protocol", "message": str(error)}
-    for number, order in enumerate(orders):
-        folder = out / str(number)
-        outcome = {**(failed or answer(order, context)), **about}
+    for number in itertools.count():
+        order = _order(group, number)
+        if not failed:
+            context = dataclasses.replace(context, known=order.get("known", ()))
+        outcome = {**(failed or answer(order["measure"], context)), **about}
         outcome |= {"rank": place.rank, "ended_s": time.time(), "phase": log.phase}
-        folder.mkdir(exist_ok=True)
-        write_whole(folder / f"rank-{place.rank}.json", outcome)
+        answers = group / str(number)
+        answers.mkdir(exist_ok=True)
+        write_whole(answers / f"rank-{place.rank}.json", outcome)
         if "fault" in outcome:
             # The other ranks may be in a collective that will not end now, and so may our device.
-            leave_at_once(1)
-        if "skipped" in outcome and order is not orders[-1]:
-            _wait_for_all(folder, place.ranks)
-    log.enter("leave")
-    group.leave()
-    return 0
+            return
 
 
-def _wait_for_all(folder: Path, ranks: int) -> None:
-    """Wait until every rank is done with a case, for as long as the case may take.
-
-    A rank that skips what others measure would meet them in collectives of another case.
-    """
-    while len(list(folder.glob("rank-*.json"))) < ranks:
+def _order(group: Path, number: int) -> dict[str, Any]:
+    """Wait for the order to measure a group's case."""
+    file = group / f"{number}.json"
+    while not is_there(file):
         time.sleep(LOOK_S)
+    order: dict[str, Any] = json.loads(file.read_text())
+    return order
 
 
 def leave_at_once(status: int) -> NoReturn:
@@ -103,7 +101,7 @@ def leave_at_once(status: int) -> NoReturn:
 
 def prepared(
     order: dict[str, Any], out: Path, place: Placement, enter: Callable[[str], None]
-) -> tuple[MeasuringContext, RankGroup, dict[str, Any]]:
+) -> tuple[MeasuringContext, dict[str, Any]]:
     """Open the device and join the others; returns what a case is measured with, and about us.
 
     Raises MeetingError where the ranks cannot meet, RuntimeError where the device does not open.
@@ -126,7 +124,7 @@ def prepared(
         phase=enter,
         agree=group.agree,
     )
-    return context, group, about_rank(setting, seen)
+    return context, about_rank(setting, seen)
 
 
 def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
@@ -156,7 +154,8 @@ def met(place: Placement, folder: Path) -> Any | None:
         return None
     if told_meeting(os.environ) is not None:
         point = meeting_point(place, os.environ)
-        return _store(point, listens=place.rank == 0 and not point.served)
+        store = _store(point, listens=place.rank == 0 and not point.served)
+        return STORES.PrefixStore(str(folder), store)  # torchrun's has the groups before
     file = folder / MEETING_FILE
     if place.rank == 0:
         host = LOCALHOST if place.is_on_one_host else socket.gethostname()

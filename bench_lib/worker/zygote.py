@@ -1,5 +1,7 @@
 """The zygote: imports torch once, opens no device, and forks a child per fresh context.
 
+Alone it serves a runner over a socket; as one of several ranks, by files that all hosts see.
+
 Before the fork nothing here may run a parallel CPU operation (a child would wait for
 threads that were not forked) or have the driver asked for GPUs (a child could not open one);
 ``_import_compiler`` imports what would ask, and takes care.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import select
 import shutil
@@ -16,12 +19,14 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bench_lib.launch.launchers import Placement
 from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import (
+    END,
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,
     RUNNER,
@@ -30,11 +35,17 @@ from bench_lib.launch.wire import (
     ClosedError,
     Connection,
     connect,
+    write_whole,
 )
 from bench_lib.worker.caches import make_inductor_folder, told
+from bench_lib.worker.host import RankLog
 
 TRIAL_S = 60.0
 LOOK_FOR_RUNNER_S = 0.05
+LOOK_S = 0.02
+"""Between two looks for a file of ranks."""
+STACK_S = 2.0
+"""How long a process that has to end may take to leave its stack."""
 GPU = 0
 
 
@@ -68,6 +79,22 @@ def serve() -> int:
     parent = os.getppid()
     preload = os.environ.get(PRELOAD_VARIABLE)
     starter = os.environ.get(STARTER_VARIABLE)
+    import_all()
+    if starter is None:
+        if preload == "compiler":
+            start_over_if_spoilt()
+        return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
+    while _comes(int(starter)):
+        if preload == "compiler":
+            start_over_if_spoilt()
+            preload = None
+        _serve_runner()
+    return _without_runner()
+
+
+def import_all() -> None:
+    """Import what a fork saves; children of ours may not be able to open a GPU then."""
+    preload = os.environ.get(PRELOAD_VARIABLE)
     with importing_torch():
         import torch  # noqa: F401 - the import is what a fork saves
 
@@ -77,16 +104,6 @@ def serve() -> int:
             _load_compiler()
         elif preload not in ("no", "torch"):
             _import_compiler()
-    if starter is None:
-        if preload == "compiler":
-            _start_over_if_spoilt()
-        return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
-    while _comes(int(starter)):
-        if preload == "compiler":
-            _start_over_if_spoilt()
-            preload = None
-        _serve_runner()
-    return _without_runner()
 
 
 def _comes(starter: int) -> bool:
@@ -136,7 +153,7 @@ def _serve_runner() -> bool:
         pass
     finally:
         for pid in children:
-            _end(pid)
+            end(pid)
         signal.set_wakeup_fd(-1)
         os.close(wake)
         os.close(alarm)
@@ -157,7 +174,7 @@ def _import_compiler() -> None:
     """
     if _what_a_child_opens() == GPU:
         _load_compiler()
-        _start_over_if_spoilt()
+        start_over_if_spoilt()
 
 
 def _load_compiler() -> None:
@@ -174,11 +191,11 @@ def _load_compiler() -> None:
             traceback.print_exc()
 
 
-def _start_over_if_spoilt() -> None:
-    """Become a zygote without the compiler if children cannot open a GPU with it."""
+def start_over_if_spoilt() -> None:
+    """Become the same program without the compiler if children cannot open a GPU with it."""
     if _what_a_child_opens() != GPU:
         os.environ[PRELOAD_VARIABLE] = "no"
-        os.execv(sys.executable, [sys.executable, "-m", "bench_lib.worker", "serve"])  # noqa: S606 - no shell wanted
+        os.execv(sys.executable, [sys.executable, "-m", "bench_lib.worker", *sys.argv[1:]])  # noqa: S606 - no shell wanted
 
 
 def _what_a_child_opens() -> int:
@@ -216,7 +233,7 @@ def _obey(connection: Connection, children: set[int], order: dict[str, Any]) -> 
         children.add(pid)
         connection.send({"forked": pid, "context": name})
     elif order["order"] == "end" and order["pid"] in children:
-        _end(order["pid"])
+        end(order["pid"])
 
 
 def _reap(connection: Connection, children: set[int]) -> None:
@@ -226,14 +243,14 @@ def _reap(connection: Connection, children: set[int]) -> None:
             return
         pid = ended.si_pid
         if pid in children:
-            _end(pid)  # its group, before waitpid gives its number to whoever comes next
+            end(pid)  # its group, before waitpid gives its number to whoever comes next
         _, status = os.waitpid(pid, 0)
         if pid in children:
             children.discard(pid)
             connection.send({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _end(pid: int) -> None:
+def end(pid: int) -> None:
     """End a child and everything it started; its group bears its number."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
@@ -262,3 +279,64 @@ def _become_context(inherited: Connection, name: str) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+# --- ranks ---------------------------------------------------------------------------------
+
+
+def serve_ranks(folder: Path, place: Placement, log: RankLog) -> NoReturn:
+    """Fork a process for each group that the runner asks for, until the launcher ends this one.
+
+    A group is a numbered folder.  It measures case after case, until the runner ends it or a rank
+    has a fault.  This process opens no device: each group's are fresh, and what takes long before a
+    case, launcher and imports, is done once.
+    """
+    from bench_lib.worker.ranks import measure_cases
+
+    die_with_parent()
+    gc.freeze()
+    for number in itertools.count():
+        group = folder / str(number)
+        log.enter("wait for a case")
+        while not is_there(group):
+            time.sleep(LOOK_S)
+        pid = os.fork()
+        if pid == 0:
+            _become_rank(measure_cases, group, place)
+        write_whole(group / f"rank-{place.rank}.ended", _end_of(pid, group))
+    raise AssertionError
+
+
+def is_there(path: Path) -> bool:
+    """Whether a file is there, which a network's file system says anew of a whole folder."""
+    return path in path.parent.iterdir()
+
+
+def _end_of(pid: int, group: Path) -> dict[str, Any]:
+    """Wait for a process's end, or end it if the runner asks for that; returns how it ended."""
+    asked_s = None
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if asked_s is None and is_there(group / END):
+            asked_s = time.monotonic()
+            os.kill(pid, signal.SIGTERM)  # which has it leave its stack
+        elif asked_s is not None and time.monotonic() - asked_s > STACK_S:
+            end(pid)
+        time.sleep(LOOK_S)
+    end(pid)  # what it started, before its number is somebody else's
+    _, status = os.waitpid(pid, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "asked": asked_s is not None}
+
+
+def _become_rank(
+    measure_cases: Callable[[Path, Placement, RankLog], None], group: Path, place: Placement
+) -> NoReturn:
+    try:
+        os.setpgid(0, 0)
+        die_with_parent(by=signal.SIGTERM)
+        measure_cases(group, place, RankLog(group, place.rank))
+    except BaseException:  # noqa: BLE001 - a fork must never return into the server's loop
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)

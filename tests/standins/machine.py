@@ -19,7 +19,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings
 from bench_lib.model import Case, Hardware, Measurement, RankSample
-from standins.worker import Context, Contexts, Watch, gpus, nobody_shares
+from standins.worker import Context, Contexts, Watch, gpus, nobody_shares, ranks_that
 
 DEVICES = gpus(4)
 UNIT_S = 2e-9
@@ -95,10 +95,7 @@ def seams(folder: Path) -> dict[str, Any]:
         "bench_lib.plugin.session.network_sizes": _sizes,
         "bench_lib.engine.engine.HeldDevice": hold,
         "bench_lib.engine.processes.share": nobody_shares,
-        "bench_lib.engine.device.run_ranks": lambda case, **_: measured(case),
-        "bench_lib.engine.device.measure_together": lambda cases, **_: [
-            measured(each) for each in cases
-        ],
+        "bench_lib.engine.device.Ranks": ranks_that(lambda case, **_: measured(case)),
         "bench_lib.engine.telemetry.look_once": lambda _device: ({"source": "amdsmi"}, None),
         "bench_lib.environment.readiness.checks": lambda **_: [],
         "bench_lib.cli.machine._worker_versions": lambda *_: ({"torch": "2.9.0"}, None),

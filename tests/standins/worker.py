@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from builders import device_of, make_hardware, make_measurement
 
@@ -33,6 +33,37 @@ from bench_lib.model import (
 
 Answer = list[float] | Fault | str
 KERNELS = KernelTable("torch.profiler", 5, [Kernel("gemm_kernel", 1, 0.005)])
+
+
+def ranks_that(measure: Callable[..., Measurement]) -> type:
+    """Return ranks that start nothing and answer with what ``measure`` returns."""
+
+    class Ranks:
+        started: ClassVar[list[int]] = []
+        """How many ranks each launch had."""
+
+        def __init__(self, command: Any, environment: Mapping[str, str]) -> None:
+            self.told = {"command": command, "environment": environment}
+            self.is_fresh = True
+            self._runs = False
+
+        def start(self) -> None:
+            if not self._runs:
+                self.started.append(self.told["command"].ranks)
+            self._runs = True
+
+        def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
+            self.start()
+            self.is_fresh = False
+            return measure(case, asked=asked, **self.told)
+
+        def drop(self) -> None:
+            self.is_fresh = True
+
+        def close(self) -> None:
+            self.drop()
+
+    return Ranks
 
 
 class Contexts:
