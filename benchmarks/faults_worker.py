@@ -368,8 +368,6 @@ def start_ranks(words: list[str]) -> int:
         print("HYDRA build details: stand-in")
         return 0
     count, folder = int(words[1]), Path(words[-1])
-    sys.modules["bench_lib.worker.ranks"] = ranks = types.ModuleType("bench_lib.worker.ranks")
-    ranks.__dict__["measure_cases"] = measure_cases
     left = {start_rank(rank, count, folder) for rank in range(count)}
     signal.signal(signal.SIGTERM, lambda *_: _end(left, 143))
     while left:
@@ -397,7 +395,8 @@ def start_rank(rank: int, ranks: int, folder: Path) -> int:
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        zygote.serve_ranks(folder, Placement(rank, rank, ranks, ranks), host.RankLog(folder, rank))
+        place = Placement(rank, rank, ranks, ranks)
+        zygote.serve_ranks(measure_cases, folder, place, host.RankLog(folder, rank))
     return pid
 
 

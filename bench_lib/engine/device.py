@@ -749,11 +749,11 @@ class HeldDevice:
         """
         used = self._used_by(case)
         if used != self._held_beside:
-            self._leave_others()
+            self.leave_others()
             self._take(used)
             self._held_beside = used
 
-    def _leave_others(self) -> None:
+    def leave_others(self) -> None:
         """Let go of all devices but this one."""
         for processes in self._sides.values():
             processes.drop_ranks()

@@ -445,6 +445,8 @@ class Engine:
         if self._held is not None and place(self._held.device) == place(device):
             yield self._held
             return
+        if self._held is not None:
+            self._held.leave_others()  # this may be one of them
         with contextlib.closing(self._hold(device)) as held:
             yield held
 

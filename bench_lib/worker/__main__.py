@@ -67,7 +67,9 @@ def _ranks(folder: Path) -> int:
     import_all()
     if os.environ.get(PRELOAD_VARIABLE) == "compiler":
         start_over_if_spoilt()
-    return serve_ranks(folder, place, log)
+    from bench_lib.worker.ranks import measure_cases
+
+    return serve_ranks(measure_cases, folder, place, log)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from bench_lib.launch.launchers import Placement
 from bench_lib.launch.started import die_with_parent
@@ -284,15 +284,18 @@ def _become_context(inherited: Connection, name: str) -> NoReturn:
 # --- ranks ---------------------------------------------------------------------------------
 
 
-def serve_ranks(folder: Path, place: Placement, log: RankLog) -> NoReturn:
+MeasureCases: TypeAlias = "Callable[[Path, Placement, RankLog], None]"
+
+
+def serve_ranks(
+    measure_cases: MeasureCases, folder: Path, place: Placement, log: RankLog
+) -> NoReturn:
     """Fork a process for each group that the runner asks for, until the launcher ends this one.
 
     A group is a numbered folder.  It measures case after case, until the runner ends it or a rank
     has a fault.  This process opens no device: each group's are fresh, and what takes long before a
     case, launcher and imports, is done once.
     """
-    from bench_lib.worker.ranks import measure_cases
-
     die_with_parent()
     gc.freeze()
     for number in itertools.count():
@@ -327,9 +330,7 @@ def _end_of(pid: int, group: Path) -> dict[str, Any]:
     return {"code": os.waitstatus_to_exitcode(status), "asked": asked_s is not None}
 
 
-def _become_rank(
-    measure_cases: Callable[[Path, Placement, RankLog], None], group: Path, place: Placement
-) -> NoReturn:
+def _become_rank(measure_cases: MeasureCases, group: Path, place: Placement) -> NoReturn:
     try:
         os.setpgid(0, 0)
         die_with_parent(by=signal.SIGTERM)
