@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 def seconds(value: float) -> str:
     """Return a time in seconds with four digits and a unit that suits it: ``6.972 ms``."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if value >= scale:
+        if abs(value) >= scale:
             return f"{value / scale:.4g} {unit}"
     return f"{value * 1e9:.4g} ns"
 
@@ -25,6 +25,7 @@ def quantity(value: float) -> str:
 
 
 NUMBER, SHARE, FINE_SHARE, CHANGE, RATIO, TIMES = "1", "", "%", "+%", "ratio", "x"
+CHANGE_S = "+s"
 """Units of plain numbers: 0.05 as a share is 5.0% (5.00% finely), as a change +5.0%; 1.05 as a
 ratio of new to old is +5.00%, and 1.05x as times."""
 
@@ -55,6 +56,7 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
     CHANGE: signed_percent,
     RATIO: lambda value: signed_percent(value - 1, 2) if value < 10 else f"{value:.3g}x",
     TIMES: lambda value: f"{value:.2f}x",
+    CHANGE_S: lambda value: f"{'-' if value < 0 else '+'}{seconds(abs(value))}",
     "cos": lambda value: f"{value:.6f}",
     "s": seconds,
     "B": lambda value: f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB",

@@ -271,7 +271,7 @@ def test_the_command_says_what_is_found_and_what_it_cost(command, tmp_path):
     assert (status, lines[-1]) == (0, f"holds: nothing clean was called slower; {words_}")
     assert [row.split()[0] for row in lines[1:4]] == ["0.0%", "0.5%", "2.0%"]
     assert "9 fresh processes, each clean and with 0.5%, 2.0% planted" in err
-    assert "measuring took 1.5 s, opening a context 0.8 s" in out
+    assert "measuring took 1.5 s, opening a process 0.8 s" in out
     assert "tolerance 0.25%: slow-downs of 0." in out
     assert len(kept.read_text().splitlines()) == 27
     _, out, _ = command(*words, "--json")

@@ -284,7 +284,10 @@ def test_a_submitted_job_is_told_with_how_to_follow_it(submit, sbatch):
     log = script.with_suffix("").absolute() / "task-1.log"
     assert out.splitlines() == [
         f"submitted job 31337: {script.absolute()}",
-        f"  31337: gate, log {log}",
+        "",
+        f"task   part  {'log'.ljust(len(str(log)))}".rstrip(),
+        f"31337  gate  {log}",
+        "",
         f"follow: squeue --job 31337; tail -F {log}",
         "afterwards: sacct -j 31337; seff 31337",
     ]

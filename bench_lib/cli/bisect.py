@@ -16,14 +16,15 @@ from bench_lib.cli.output import (
     Matrix,
     duration,
     picked,
-    print_json,
     say,
+    tell,
 )
 from bench_lib.cli.reading import case_of
 from bench_lib.formats import many, percent, shortened
+from bench_lib.report.answer import Answer, Column, Table
 
 if TYPE_CHECKING:
-    from bench_lib.studies.bisect import Bisecting
+    from bench_lib.studies.bisect import Bisecting, Candidate
 
 LAST_OK = "last-ok"
 MOST_RUNS = 120
@@ -99,47 +100,49 @@ def bisect(
     if hunt.pairs:
         say(f"goes on from {many(hunt.pairs, 'pair')} of an earlier call, in {hunt.path}")
     hunt.run(MORE_PAIRS * pairs)
-    raise typer.Exit(_answered(hunt, json=json))
+    tell(_answer(hunt), json=json)
 
 
-def _answered(hunt: Bisecting, *, json: bool) -> int:
-    """Print the answer; returns the exit status that follows."""
+_CANDIDATES: list[Column[Candidate]] = [
+    Column("name", lambda each: each.name, heading="change"),
+    Column("subject", lambda each: each.subject),
+]
+
+
+def _answer(hunt: Bisecting) -> Answer:
     search, line, look = hunt.search, hunt.line, hunt.search.look()
     changes = line[look.low + 1 : look.high + 1]
     ending = "undecided" if look.next is not None else "found" if changes else "none"
     size, *interval = search.slower_by(look.high)
     skipped = {line[at].name: reason for at, reason in search.skipped.items()}
-    status = {"found": 0, "none": 1, "undecided": 2}[ending]
-    if json:
-        print_json(
-            "bisect",
-            schema=2,  # 1 had beliefs, steps, kernels and sizes as ratios
-            case_id=hunt.case.id,
-            device=hunt.device,
-            good=picked(line[0], "name subject"),
-            bad=picked(line[-1], "name subject"),
-            candidates=search.last,
-            error=search.error,
-            ending=ending,
-            changes=[picked(each, "name subject") for each in changes],
-            probability=look.sure,
-            slower_by=size,
-            interval=interval,
-            log_ratios={line[at].name: logs for at, logs in search.pairs.items()},
-            skipped=skipped,
-            path=hunt.path,
-        )
-        return status
-    if ending == "undecided":
-        print("undecided, the same command goes on; most probable so far:")
-    for each in changes:
-        print(f"{each.name} {each.subject}".rstrip())
-    if len(changes) > 1:
-        print(f"one of these {len(changes)}: only the last of them can be measured")
     what = f"made {hunt.case.id} slower" if changes else f"{line[-1]} is not slower than {line[0]}"
     low, high = (percent(bound, 2) for bound in interval)
-    print(f"{what}: {percent(size, 2)} ({low} to {high})")
-    print(f"{percent(look.sure)} sure, after {many(hunt.pairs, 'pair')} in {hunt.path}")
-    for name, reason in skipped.items():
-        print(f"left out: {name[:12]}: {shortened(reason)}")
-    return status
+    heading, notes = [], [f"{what}: {percent(size, 2)} ({low} to {high})"]
+    if ending == "undecided":
+        heading = ["undecided, the same command goes on; most probable so far:"]
+    if len(changes) > 1:
+        notes.insert(0, f"one of these {len(changes)}: only the last of them can be measured")
+    notes.append(f"{percent(look.sure)} sure, after {many(hunt.pairs, 'pair')} in {hunt.path}")
+    notes += [f"left out: {name[:12]}: {shortened(why)}" for name, why in skipped.items()]
+    return Answer(
+        command="bisect",
+        tables={"changes": Table(_CANDIDATES, changes)},
+        heading=heading,
+        notes=notes,
+        about={
+            "case_id": hunt.case.id,
+            "device": hunt.device,
+            "good": picked(line[0], "name subject"),
+            "bad": picked(line[-1], "name subject"),
+            "candidates": search.last,
+            "error": search.error,
+            "ending": ending,
+            "probability": look.sure,
+            "slower_by": size,
+            "interval": interval,
+            "log_ratios": {line[at].name: logs for at, logs in search.pairs.items()},
+            "skipped": skipped,
+            "path": hunt.path,
+        },
+        exit_status={"found": 0, "none": 1, "undecided": 2}[ending],
+    )

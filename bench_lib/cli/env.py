@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, print_json, write
+from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, tell, write
+from bench_lib.report.answer import Answer
 
 
 def env(
@@ -29,8 +30,10 @@ def env(
     machine = examine(baselines)
     if report is not None:
         write(report, as_report(machine))
-    if json:
-        print_json("env", **vars(machine))
-    else:
-        print("\n".join(page(machine)))
-    raise typer.Exit(0 if machine.fit else 1)
+    answer = Answer(
+        command="env",
+        verbatim="\n".join(page(machine)),
+        about=vars(machine),
+        exit_status=0 if machine.fit else 1,
+    )
+    tell(answer, json=json)

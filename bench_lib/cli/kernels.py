@@ -1,14 +1,12 @@
-"""A step's kernels as ``bench-lib profile`` tells of them: tables, sentences, documents."""
+"""A step's kernels as ``bench-lib profile`` shows them."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from bench_lib.cli.output import picked, print_json, print_tables
-from bench_lib.formats import seconds, signed_percent
+from bench_lib.cli.output import picked
+from bench_lib.formats import CHANGE_S, SHARE, amount
 from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling import store as stored
 from bench_lib.profiling.kernels import Diff, KernelDifference
@@ -16,42 +14,64 @@ from bench_lib.profiling.names import REST, role, short
 from bench_lib.profiling.profilers import CaseProfile, ProfiledWork
 from bench_lib.profiling.store import ProfileComparison
 from bench_lib.profiling.traces import HOST_SOURCE
+from bench_lib.report.answer import Answer, Column, Table, columns
 
-LEAST_NAME = 24
-"""Characters of a kernel's name that are shown however narrow the terminal."""
-WIDTH = 100
-"""Width of a table if the output is no terminal."""
+Rank = tuple[ProfiledWork, Kernel]
+"""A kernel, and whose it is."""
 
 
-def tell(look: CaseProfile, top: int, *, json: bool) -> None:
-    """Print what a look into a case saw, ``top`` kernels of each rank."""
-    if json:
-        about = picked(
-            look, "case environment tool folder peak_memory_bytes counters files problems"
-        )
-        print_json("profile", hardware_key=look.hardware.key, ranks=look.seen, **about)
-        return
-    for number, seen in enumerate(look.seen):
-        print("\n" * (number > 0) + _title(look, seen))
-        print()
-        _print_kernels(seen.kernels, top)
-        print()
-        for answer in seen.answers:
-            reading = f" ({answer.reading})" if answer.reading else ""
-            print(f"{answer.question}: {answer.words}{reading}")
-    if look.peak_memory_bytes is not None:
-        print(f"peak memory: {look.peak_memory_bytes / 2**20:.0f} MiB in the profiled steps")
-    _print_counters(look)
-    print()
-    for problem in look.problems:
-        print(f"note: {problem}")
+def answer_of(look: CaseProfile, top: int) -> Answer:
+    """Return what a look into a case saw, ``top`` kernels of each rank."""
+    titles, rows = [], []
+    notes: list[str] = []
     for seen in look.seen:
-        if seen.trace is not None:
-            print(f"trace: {seen.trace} (open in ui.perfetto.dev)")
-    for what, path in look.files.items():
-        print(f"{what}: {path}")
+        titles.append(_title(look, seen))
+        named = [kernel for kernel in seen.kernels.kernels if kernel.name != REST][:top]
+        rows += [(seen, kernel) for kernel in named]
+        notes += _notes(seen, named, f"{seen.label}: " if seen.label else "")
+    if look.peak_memory_bytes is not None:
+        notes.append(f"peak memory: {amount(look.peak_memory_bytes, 'B')} in the profiled steps")
+    notes += [*_counters(look), *(f"note: {problem}" for problem in look.problems)]
+    traces = [seen.trace for seen in look.seen if seen.trace is not None]
+    notes += [f"trace: {trace} (open in ui.perfetto.dev)" for trace in traces]
+    notes += [f"{what}: {path}" for what, path in look.files.items()]
     if look.seen:
-        print(f"kernels: {look.folder / 'kernels.json'} (compare with --diff)")
+        notes.append(f"kernels: {look.folder / 'kernels.json'} (compare with --diff)")
+    about = "case environment tool folder peak_memory_bytes counters files problems"
+    return Answer(
+        command="profile",
+        tables={"kernels": Table(_columns(look), rows, cuts_names=True)},
+        heading=titles,
+        notes=notes,
+        about={"hardware_key": look.hardware.key, "ranks": look.seen, **picked(look, about)},
+    )
+
+
+def _columns(look: CaseProfile) -> list[Column[Rank]]:
+    is_host = any(_is_host(seen.kernels) for seen in look.seen)
+
+    def share(row: Rank) -> float | None:
+        whole = _total_s(row[0].kernels)
+        return row[1].total_s / whole if whole else None
+
+    return [
+        Column(
+            "kernel",
+            lambda row: row[1].name if is_host else short(row[1].name),
+            heading="operation" if is_host else "kernel",
+        ),
+        Column("share", share, SHARE),
+        Column("calls", lambda row: row[1].calls),
+        Column("total_s", lambda row: row[1].total_s, "s", "total"),
+        Column(
+            "average_s",
+            lambda row: row[1].total_s / row[1].calls if row[1].calls else None,
+            "s",
+            "average",
+        ),
+        Column("role", lambda row: role(row[1].name)),
+        Column("rank", lambda row: row[0].label),
+    ]
 
 
 def _title(look: CaseProfile, seen: ProfiledWork) -> str:
@@ -67,120 +87,80 @@ def _is_host(kernels: KernelTable) -> bool:
     return kernels.source == HOST_SOURCE
 
 
-def _print_kernels(kernels: KernelTable, top: int) -> None:
-    whole = sum(kernel.total_s for kernel in kernels.kernels)
-    named = [kernel for kernel in kernels.kernels if kernel.name != REST]
-    first = "operation" if _is_host(kernels) else "kernel"
-    rows = [
-        (
-            kernel.name if _is_host(kernels) else short(kernel.name),
-            f"{kernel.total_s / whole:.1%}" if whole else "",
-            f"{kernel.calls:.4g}",
-            seconds(kernel.total_s),
-            seconds(kernel.total_s / kernel.calls) if kernel.calls else "",
-            role(kernel.name),
-        )
-        for kernel in named[:top]
-    ]
-    headings = (first, "share", "calls", "total", "average", "role")
-    print_tables(headings, _fitted(headings, rows))
-    left = sum(kernel.total_s for kernel in kernels.kernels) - sum(
-        kernel.total_s for kernel in named[:top]
-    )
+def _total_s(kernels: KernelTable) -> float:
+    return sum(kernel.total_s for kernel in kernels.kernels)
+
+
+def _notes(seen: ProfiledWork, named: list[Kernel], whose: str) -> Iterator[str]:
+    whole = _total_s(seen.kernels)
+    left = whole - sum(kernel.total_s for kernel in named)
     if left > 0 and whole:
-        print(f"all others: {seconds(left)} ({left / whole:.1%})")
+        yield f"{whose}all others: {amount(left, 's')} ({left / whole:.1%})"
+    for answer in seen.answers:
+        reading = f" ({answer.reading})" if answer.reading else ""
+        yield f"{whose}{answer.question}: {answer.words}{reading}"
 
 
-def _fitted(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Shorten the first column so that all the others are beside it."""
-    across = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    others = sum(max(len(row[i]) for row in [headings, *rows]) + 2 for i in range(1, len(headings)))
-    width = max(LEAST_NAME, across - others)
-    return [(_cut(row[0], width), *row[1:]) for row in rows]
-
-
-def _cut(text: str, width: int) -> str:
-    if len(text) <= width:
-        return text
-    head = (width - 1) * 2 // 3
-    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
-
-
-def _print_counters(look: CaseProfile) -> None:
+def _counters(look: CaseProfile) -> Iterator[str]:
     for kernel in look.counters:
         for metric in kernel.metrics:
             name = f"{short(kernel.name)}: " if kernel.name else ""
             reading = f" ({metric.reading})" if metric.reading else ""
-            print(f"{name}{metric.name}: {metric.value:.4g} {metric.unit}{reading}")
+            yield f"{name}{metric.name}: {metric.value:.4g} {metric.unit}{reading}"
 
 
 # ---- two profiles -------------------------------------------------------------------------
 
 
-def tell_changes(sides: tuple[str, str], found: ProfileComparison, top: int, *, json: bool) -> None:
-    """Print what changed from one profile to another, ``top`` changes of it."""
-    if json:
-        diff = found.diff
-        names = "name kind role before after before_kernels after_kernels delta_s"
-        print_json(
-            "profile --diff",
-            before=_side(sides[0], found.before, diff.before_s),
-            after=_side(sides[1], found.after, diff.after_s),
-            delta_s=diff.delta_s,
-            **picked(found, "reason remarks"),
-            changes=[{**picked(c, names), "share": diff.share(c)} for c in diff.changes],
-        )
-        return
-    print_changes(found.diff, top)
-    print()
-    print(found.reason)
-    for remark in found.remarks:
-        print(f"note: {remark}")
-
-
-def print_changes(diff: Diff, top: int) -> None:
-    """Print the kernels that changed most, ``top`` of them, and all together."""
+def difference(sides: tuple[str, str], found: ProfileComparison, top: int) -> Answer:
+    """Return what changed from one profile to another; people get ``top`` changes of it."""
+    diff = found.diff
     changes = [change for change in diff.changes if change.delta_s]
-    rows = [row for change in changes[:top] for row in _rows(change, diff)]
-    what = diff.what
-    headings = (
-        *(what.removesuffix("s"), "what", "before", "after"),
-        *("change", "calls", "share", "role"),
-    )
-    print_tables(headings, _fitted(headings, rows))
+    notes = [f"note: {remark}" for remark in found.remarks]
+    total = f"{amount(diff.before_s, 's')} → {amount(diff.after_s, 's')} a step"
+    notes[:0] = [f"all {diff.what}: {total}, {amount(diff.delta_s, CHANGE_S)}", found.reason]
     if rest := changes[top:]:
-        print(f"{len(rest)} more: {_difference(sum(change.delta_s for change in rest))}")
-    print(
-        f"all {what}: {seconds(diff.before_s)} → {seconds(diff.after_s)} a step, "
-        f"{_difference(diff.delta_s)}"
+        left = sum(change.delta_s for change in rest)
+        notes.insert(0, f"{len(rest)} more: {amount(left, CHANGE_S)}")
+    return Answer(
+        command="profile --diff",
+        tables={"changes": Table(_changed(diff), changes, most=top, cuts_names=True)},
+        notes=notes,
+        about={
+            "before": _side(sides[0], found.before, diff.before_s),
+            "after": _side(sides[1], found.after, diff.after_s),
+            "delta_s": diff.delta_s,
+            **picked(found, "reason remarks"),
+        },
     )
 
 
-def _rows(change: KernelDifference, diff: Diff) -> Iterator[tuple[str, ...]]:
-    """Yield a change's line, and below it the new name where that is another."""
-    share = diff.share(change)
+def _changed(diff: Diff) -> list[Column[KernelDifference]]:
+    def share(change: KernelDifference) -> float | None:
+        value = diff.share(change)
+        return value if value is None or change.delta_s > 0 else -value
+
+    return [
+        Column("names", _names, heading=diff.what.removesuffix("s")),
+        Column("kind", lambda change: change.kind, heading="what"),
+        Column("before_s", lambda change: _total(change.before), "s", "before"),
+        Column("after_s", lambda change: _total(change.after), "s", "after"),
+        Column("delta_s", lambda change: change.delta_s, CHANGE_S, "change"),
+        Column("calls", _calls),
+        Column("share", share, SHARE),
+        Column("role", lambda change: change.role),
+        *columns("", "name before after before_kernels after_kernels"),
+    ]
+
+
+def _names(change: KernelDifference) -> str:
+    """Return the kernel's name, and its new name where that is another."""
     *names, last = change.names
-    old, *new = [*names, last + change.more]
-    yield (
-        old,
-        change.kind,
-        _time(change.before),
-        _time(change.after),
-        _difference(change.delta_s),
-        _calls(change),
-        "" if share is None else signed_percent(share if change.delta_s > 0 else -share, 0),
-        change.role,
-    )
-    for name in new:
-        yield f"  → {name}", *[""] * 7
+    return " → ".join([*names, last + change.more])
 
 
-def _time(kernel: Kernel | None) -> str:
-    return "-" if kernel is None else seconds(kernel.total_s)
-
-
-def _difference(delta_s: float) -> str:
-    return f"{'-' if delta_s < 0 else '+'}{seconds(abs(delta_s))}"
+def _total(kernel: Kernel | None) -> float | None:
+    return kernel.total_s if kernel else None
 
 
 def _calls(change: KernelDifference) -> str:

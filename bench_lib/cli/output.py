@@ -81,7 +81,14 @@ def shown() -> Iterator[None]:
 
 
 def tell(answer: Answer, *, json: bool = False, markdown: bool = False) -> NoReturn:
-    """Print an answer in one form, JSON in UTF-8 wherever it goes, and leave with its status."""
+    """Print an answer in one form, and leave with its exit status."""
+    with answering(answer.exit_status):
+        show(answer, json=json, markdown=markdown)
+    raise typer.Exit(answer.exit_status)
+
+
+def show(answer: Answer, *, json: bool = False, markdown: bool = False) -> None:
+    """Print an answer in one form; JSON is in UTF-8 wherever it goes."""
     from bench_lib.report import render
 
     if json:
@@ -90,9 +97,8 @@ def tell(answer: Answer, *, json: bool = False, markdown: bool = False) -> NoRet
             reconfigure(encoding="utf-8")
     else:
         text = render.as_markdown(answer) if markdown else render.as_text(answer, _width())
-    with answering(answer.exit_status):
-        sys.stdout.write(text.removesuffix("\n") + "\n" * bool(text))
-    raise typer.Exit(answer.exit_status)
+    sys.stdout.write(text.removesuffix("\n") + "\n" * bool(text))
+    sys.stdout.flush()
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from bench_lib.cli.output import (
     Json,
     Matrix,
     say,
+    tell,
 )
 from bench_lib.cli.reading import case_of
 from bench_lib.formats import printable
@@ -93,15 +94,14 @@ def profile(
         if diff is not None:
             refuse(words, _MEASURING_ONLY, "--diff measures nothing")
             from bench_lib.backends import detect
-            from bench_lib.cli.kernels import tell_changes
+            from bench_lib.cli.kernels import difference
             from bench_lib.profiling import store
 
             key = detect()[0].key if store.BASELINE in diff else None
             changes = store.compare(
                 *diff, folder=baselines, case_id=case, key=key, steps=steps or 1
             )
-            tell_changes(diff, changes, top, json=json)
-            return
+            tell(difference(diff, changes, top), json=json)
         if case is None:
             raise UserError("which case? bench-lib profile CASE, or --diff A B")
         if tool in RETIRED:
@@ -127,10 +127,9 @@ def profile(
             counted=counters,
             timeline=timeline,
         )
-        from bench_lib.cli.kernels import tell
+        from bench_lib.cli.kernels import answer_of
 
-        progress("told")
-        tell(seen, top, json=json)
+        tell(answer_of(seen, top), json=json)
 
 
 def _check(tool: str, *, stacks: bool, counters: bool, timeline: bool) -> None:

@@ -16,20 +16,19 @@ from bench_lib.cli.output import (
     Matrix,
     duration,
     picked,
-    print_json,
-    print_table,
     say,
+    tell,
     write,
 )
 from bench_lib.cli.reading import near
-from bench_lib.formats import signed_percent
+from bench_lib.formats import FINE_SHARE, SHARE, seconds
 from bench_lib.model import Case, UserError
+from bench_lib.report.answer import Answer, Column, Table, columns
 from bench_lib.studies.asked import least_s
 
 if TYPE_CHECKING:
-    from bench_lib.studies.selfcheck import Selfcheck
+    from bench_lib.studies.selfcheck import Effect, Selfcheck
 
-HEADINGS = ("planted", "measured", "splits", "REGRESSED", "SUSPECT", "found", "in turns")
 DEFAULT_CPU_CASE = "resnet18-b4-fp32-96px-eager-infer"
 DEFAULT_GPU_CASE = "resnet50-b64-fp16-eager-infer"
 
@@ -100,8 +99,7 @@ def selfcheck(
         except ValueError as error:
             raise UserError(str(error)) from error
     _keep(output, check.as_samples(found))
-    (_print_json if json else _print)(found, device.key)
-    raise typer.Exit(0 if found.holds else 1)
+    tell(_answer(found, device.key), json=json)
 
 
 def _network(path: Path, case_id: str) -> Case:
@@ -136,35 +134,48 @@ def _keep(path: Path | None, lines: Iterable[Mapping[str, object]]) -> None:
         write(path, "".join(f"{plain.dumps(line)}\n" for line in lines))
 
 
-def _print(found: Selfcheck, key: str) -> None:
-    rows = [
-        (
-            f"{effect.planted:.1%}",
-            signed_percent(effect.measured, 2),
-            str(effect.splits),
-            str(effect.regressed),
-            str(effect.suspect),
-            f"{effect.found:.1%}",
-            f"{effect.found_in_turns:.1%}",
-        )
-        for effect in found.effects
-    ]
-    print_table(HEADINGS, rows)
-    print(
-        f"\n{found.case.id} on {key}: {found.processes} processes, {found.step_s * 1e3:.4g} ms a "
-        f"step, {found.between:.2%} between processes, {found.inside:.2%} inside one"
-    )
-    print(f"measuring took {found.measuring_s:.1f} s, opening a context {found.opening_s:.1f} s")
-    print(
-        f"five baseline and {found.candidates} candidate processes, tolerance "
-        f"{found.tolerance:.2%}: slow-downs of {found.detectable:.2%} are found nine times in ten, "
-        f"by the judge's own estimate; {found.candidates} pairs in turns: "
-        f"{found.detectable_in_turns:.2%}"
-    )
-    print(_answer(found))
+_EFFECTS: list[Column[Effect]] = [
+    Column("planted", lambda each: each.planted, SHARE),
+    Column("measured", lambda each: each.measured, FINE_SHARE),
+    Column("splits", lambda each: each.splits),
+    Column("regressed", lambda each: each.regressed, heading="REGRESSED"),
+    Column("suspect", lambda each: each.suspect, heading="SUSPECT"),
+    Column("found", lambda each: each.found, SHARE),
+    *columns("", "pairings"),
+    Column("found_in_turns", lambda each: each.found_in_turns, SHARE, "in turns"),
+]
 
 
-def _answer(found: Selfcheck) -> str:
+def _answer(found: Selfcheck, key: str) -> Answer:
+    return Answer(
+        command="selfcheck",
+        tables={"effects": Table(_EFFECTS, found.effects)},
+        notes=[
+            (
+                f"{found.case.id} on {key}: {found.processes} processes, {seconds(found.step_s)} "
+                f"a step, {found.between:.2%} between processes, {found.inside:.2%} inside one"
+            ),
+            f"measuring took {found.measuring_s:.1f} s, opening a process {found.opening_s:.1f} s",
+            (
+                f"five baseline and {found.candidates} candidate processes, tolerance "
+                f"{found.tolerance:.2%}: slow-downs of {found.detectable:.2%} are found nine times "
+                f"in ten, by the judge's own estimate; {found.candidates} pairs in turns: "
+                f"{found.detectable_in_turns:.2%}"
+            ),
+            _conclusion(found),
+        ],
+        about={
+            **picked(found, "tolerance processes candidates step_s between inside measuring_s"),
+            **picked(found, "opening_s false visible visible_in_turns detectable_in_turns holds"),
+            "case_id": found.case.id,
+            "hardware_key": key,
+            "detectable_effect": found.detectable,
+        },
+        exit_status=0 if found.holds else 1,
+    )
+
+
+def _conclusion(found: Selfcheck) -> str:
     if found.false:
         return f"NOT TO BE TRUSTED HERE: {found.false} clean splits or pairs were called slower"
     if not found.is_as_planned:
@@ -181,11 +192,3 @@ def _answer(found: Selfcheck) -> str:
         )
     words = " and ".join(f"{smallest:.1%} {how}" for how, smallest in seen.items())
     return f"holds: nothing clean was called slower; this machine sees {words}"
-
-
-def _print_json(found: Selfcheck, key: str) -> None:
-    names = "tolerance processes candidates step_s between inside measuring_s opening_s effects "
-    about = picked(found, f"{names} false visible visible_in_turns detectable_in_turns holds")
-    about |= {"case_id": found.case.id, "hardware_key": key, "detectable_effect": found.detectable}
-    # Programs that read what 0.1.0 printed expect the field.
-    print_json("selfcheck", **about, probes={})

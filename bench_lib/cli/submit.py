@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 
 from bench_lib.cli.options import grouped, known
-from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, print_json, write
+from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, show, tell, write
 from bench_lib.model import TIERS, UserError
+from bench_lib.report.answer import Answer, Column, Table
 from bench_lib.slurm import script as jobs
 from bench_lib.slurm.script import JobRequest, Resources, Task, sbatch_script
 
@@ -101,8 +102,8 @@ def submit(
     request = _request(wanted, pytest_arguments or (), history, history / jobs.FOLDER / name)
     script = sbatch_script(request, ["bench-lib", *sys.argv[1:]])
     if wanted.dry_run:
-        _show(request, script, json=json)
-        return
+        about = {"script": script, "tasks": request.tasks()}
+        tell(Answer(command="submit --dry-run", verbatim=script, about=about), json=json)
     path = request.folder.with_suffix(".sbatch")
     write(path, script)
     try:
@@ -115,7 +116,7 @@ def submit(
     def submitted(number: str) -> None:
         nonlocal job
         job = number
-        _say_submitted(request, path, job, json=json)
+        show(_submitted(request, path, job), json=json)
 
     try:
         status = jobs.submit(path, request, wait=wait, submitted=submitted)
@@ -189,33 +190,26 @@ def _pytest_arguments(given: Sequence[str], directory: Path) -> tuple[str, ...]:
     return (DEFAULT_TESTS, *given)
 
 
-def _show(request: JobRequest, script: str, *, json: bool) -> None:
-    if json:
-        print_json("submit --dry-run", script=script, tasks=request.tasks())
-    else:
-        print(script, end="")
+def _submitted(request: JobRequest, path: Path, job: str) -> Answer:
+    def name(task: Task) -> str:
+        return job if request.array is None else f"{job}_{task.number}"
 
-
-def _say_submitted(request: JobRequest, path: Path, job: str, *, json: bool) -> None:
-    tasks = [
-        {
-            "task": job if request.array is None else f"{job}_{task.number}",
-            "part": _part(task),
-            "log": str(request.log_of(task)),
-        }
-        for task in request.tasks()
+    tasks = request.tasks()
+    shown: list[Column[Task]] = [
+        Column("task", name),
+        Column("part", _part),
+        Column("log", lambda task: str(request.log_of(task))),
     ]
-    if json:
-        print_json("submit", job=job, script=str(path), tasks=tasks)
-    else:
-        lines = [
-            f"submitted job {job}: {path}",
-            *(f"  {task['task']}: {task['part']}, log {task['log']}" for task in tasks),
-            f"follow: squeue --job {job}; tail -F {shlex.quote(tasks[0]['log'])}",
+    return Answer(
+        command="submit",
+        tables={"tasks": Table(shown, tasks)},
+        heading=[f"submitted job {job}: {path}"],
+        notes=[
+            f"follow: squeue --job {job}; tail -F {shlex.quote(str(request.log_of(tasks[0])))}",
             f"afterwards: sacct -j {job}; seff {job}",
-        ]
-        print("\n".join(lines))
-    sys.stdout.flush()
+        ],
+        about={"job": job, "script": str(path)},
+    )
 
 
 def _part(task: Task) -> str:

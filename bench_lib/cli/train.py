@@ -16,7 +16,7 @@ from bench_lib.cases.training import training_case
 from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
-from bench_lib.cli.output import say
+from bench_lib.cli.output import say, show
 from bench_lib.formulas.images import DATASETS
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import ranks_launched
@@ -172,7 +172,7 @@ def _profile(case: Case, session: Measuring, source: TrainingSource, *, json: bo
 
     A failed profile costs no figure; the reason is said.
     """
-    from bench_lib.cli.kernels import tell
+    from bench_lib.cli.kernels import answer_of
     from bench_lib.cli.profile import DEFAULT_OUTPUT, TORCH, look
     from bench_lib.profiling.profilers import UnprofiledError
 
@@ -185,7 +185,7 @@ def _profile(case: Case, session: Measuring, source: TrainingSource, *, json: bo
         say(f"not profiled: {error}")
         return
     if not json:
-        tell(seen, KERNELS, json=False)
+        show(answer_of(seen, KERNELS))
 
 
 @app.command("cifar10-table")

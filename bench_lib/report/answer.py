@@ -70,6 +70,10 @@ class Table(Generic[Row]):
     """Columns from the first on that tell the rows apart; each part of a wide table has them."""
     is_upright: bool = False
     """Whether people get a column for each row, named by the first cell, and a row a column."""
+    most: int | None = None
+    """How many rows people get; None for all, which JSON and CSV have."""
+    cuts_names: bool = False
+    """Whether a name in the first column may be cut, so that the others stand beside it."""
     is_quiet: Callable[[Row], bool] | None = None
     """The rows that a review folds away."""
 
@@ -84,6 +88,8 @@ class Answer:
     title: str = ""
     heading: Sequence[str] = ()
     """Lines above the tables."""
+    verbatim: str = ""
+    """Text that is never broken: a script, or a page of its own."""
     notes: Sequence[str] = ()
     """Sentences below the tables."""
     next: str = ""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 WIDTH = 100
 ESSENTIAL = 4
 """Columns of a summary that are kept however narrow the terminal."""
-LEAST_FIRST = 12
-"""Characters of a first column that are kept in any case."""
+LEAST_FIRST, LEAST_NAME = 12, 24
+"""Characters of a first column that are kept in any case, and of a name that may be cut."""
 _FIGURES = ("", "+", "-", *"0123456789")
 """How the cells of a column of figures begin."""
 
@@ -58,7 +58,7 @@ def cells(table: Table[Any]) -> list[tuple[str, list[str]]]:
     for column in table.columns:
         if not column.label:
             continue
-        below = [cell(column.get(row), column.unit_of(row)) for row in table.rows]
+        below = [cell(column.get(row), column.unit_of(row)) for row in table.rows[: table.most]]
         if len(found) < table.keys or any(below):
             found.append((column.label, below))
     if not table.is_upright:
@@ -75,6 +75,7 @@ def as_text(answer: Answer, width: int) -> str:
     """Return an answer in lines of ``width`` columns; the next command is never broken."""
     blocks = [[answer.title] if answer.title else []]
     blocks[0] += [part for line in answer.heading for part in wrapped(line, width)]
+    blocks.append([answer.verbatim] if answer.verbatim else [])
     for table in answer.tables.values():
         parts = table_lines(table, width)
         if parts and table.title:
@@ -96,7 +97,9 @@ def table_lines(table: Table[Any], width: int) -> list[list[str]]:
         return []
     (head, first), *others = ((name, [name, *below]) for name, below in cells(table))
     widest = max((max(map(len, each)) for _, each in others), default=-2)
-    room = max(LEAST_FIRST, len(head), width - 2 - widest)
+    if table.cuts_names:
+        widest = _across(each for _, each in others)
+    room = max(LEAST_NAME if table.cuts_names else LEAST_FIRST, len(head), width - 2 - widest)
     columns = [[_shortened(text, room) for text in first], *(each for _, each in others)]
     groups = [columns[: table.keys]]
     for column in columns[table.keys :]:
@@ -153,6 +156,7 @@ def as_markdown(answer: Answer, limit: int = github.COMMENT) -> str:
     """Return an answer as GitHub's Markdown in at most ``limit`` bytes; quiet rows are folded."""
     opening = [f"# {github.text(answer.title)}"] if answer.title else []
     opening += ["\n".join(_listed(answer.heading))] if answer.heading else []
+    opening += [github.code(answer.verbatim)] if answer.verbatim else []
     sections = [part for table in answer.tables.values() for part in _sections(table)]
     if answer.notes:
         sections.insert(1, MarkdownSection("Notes", _listed(answer.notes), "lines"))
