@@ -171,16 +171,16 @@ from standins import worker as scripted
 
 scripted.KERNELS = "the profiler saw no operation"
 scripted.make_measurement = functools.partial(
-    scripted.make_measurement, items_per_step=1, item="step"
+    scripted.make_measurement, items_per_step=8, item="sample"
 )
 HERE = Path(__file__).parent
-load = 0.021 if "0.021" in (HERE / "steps.py").read_text() else 0.020
-script = {{"load": [[load] * 20], "solve": [[0.050] * 20]}}
+step_s = 0.022 if "0.022" in (HERE / "net.py").read_text() else 0.020
+script = {{"net-b8": [[step_s] * 20]}}
 session.network_sizes = dict
 engine.HeldDevice = held_class(script, HERE / "history" / "locks")
 engine.processes.share = nobody_shares
 """
-"""Workers that take exactly as long as the tour's steps wait."""
+"""Workers that take exactly as long as the tour's network waits."""
 
 WORDS = [
     (r"\b[0-9a-f]{12}\b|\b[0-9a-f]{8}\b", "HASH"),
@@ -248,7 +248,7 @@ def test_the_tour_shows_what_its_commands_print(tmp_path):
     assert len(printed) == len(told) + 1, done.stderr
     for (command, expected), lines in zip(told, printed, strict=False):
         assert missing(expected, lines) == [], f"{command}\n{chr(10).join(lines)}\n{done.stderr}"
-    assert "load" in (tmp_path / "report.html").read_text()
+    assert "net-b8" in (tmp_path / "report.html").read_text()
     assert "REGRESSED" in (tmp_path / "report.md").read_text()
 
 
