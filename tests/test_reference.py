@@ -79,6 +79,8 @@ class Bed:
     uninstalled: str = ""
     """What is wrong with the reference before anything is measured."""
     seen: list[Any] = field(default_factory=list)
+    started: list[tuple[bool, int]] = field(default_factory=list)
+    """Whether started workers were the reference's, and how many processes were open then."""
     engine: Any = None
 
     def hold(self, device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
@@ -94,6 +96,7 @@ class Bed:
 
     def start(self, side: Side, _device: Hardware) -> Contexts:
         """Start the workers of a side."""
+        self.started.append((side is self.reference, self.here.forks + self.there.forks))
         if side is not self.reference:
             return self.here
         if self.problem:
@@ -183,6 +186,11 @@ def test_every_case_is_measured_in_one_pair_and_what_is_fine_in_no_more(bed):
             f"context-1 {case.id}"
         ]
     assert len(bed.runs) == 2
+
+
+def test_both_sides_import_torch_at_the_same_time(bed):
+    bed.run(CASE)
+    assert bed.started == [(False, 0), (True, 0)]
 
 
 def test_which_side_is_first_alternates_from_pair_to_pair_and_from_case_to_case(bed):

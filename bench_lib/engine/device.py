@@ -208,6 +208,8 @@ class HeldDevice:
 
     def open(self, process: int) -> None:
         """Open a process of each side, so that they stand side by side; raises LaunchError."""
+        for processes in self._sides.values():
+            processes.begin()  # so that all import torch at the same time
         for name in in_turn(list(self._sides), process):
             # What fails once is tried anew by the first case.
             with contextlib.suppress(CaseFault):

@@ -266,6 +266,11 @@ class Processes:
         """Return a process that is not to measure anything; raises LaunchError."""
         return self._zygote().context(draws=1)
 
+    def begin(self) -> None:
+        """Have workers start unless they are there; what fails fails again where one is opened."""
+        with contextlib.suppress(LaunchError):
+            self._zygote()
+
     def use(self, workers: Zygote) -> None:
         """Fork from workers that have started."""
         self._workers, self._name = workers, secrets.token_hex(4)
