@@ -83,11 +83,6 @@ def make_hardware(**fields: Any) -> Hardware:
     )
 
 
-def make_device(**fields: Any) -> Device:
-    """Return what a context says of the device that ``make_hardware`` describes."""
-    return replace(device_of(make_hardware()), **fields)
-
-
 def device_of(hardware: Hardware) -> Device:
     """Return what a context says of this device."""
     return Device(

@@ -134,7 +134,6 @@ def test_its_devices_are_watched_by_a_process_of_their_own(package, machine, mon
     monkeypatch.setenv("BENCH_LIB_ROOT", str(machine))
     seen, cause = look_once(detected(machine)[1])
     assert cause is None
-    assert seen is not None
     assert (seen["source"], seen["clock_mhz"], seen["throttle"]) == ("xe", 1100, ["power cap"])
 
 
@@ -145,7 +144,6 @@ def test_its_conditions_and_its_words_reach_verdicts(package, machine):
     level = validity.Level(1550.0, 1500.0, 0.0, 0.01)
     slow = make_telemetry(clock_mhz=1100.0, power_w=None)
     reason = validity.blame(slow, gpu, level, 0.2)
-    assert reason is not None
     assert reason.startswith("GT clock 1100 MHz against 1550 MHz in the baseline")
 
 
@@ -239,7 +237,6 @@ def test_a_device_of_an_unknown_vendor_is_not_measured():
 def test_a_device_of_an_unknown_vendor_is_not_watched_as_something_else():
     seen, cause = look_once(STRANGE)
     assert seen is None
-    assert cause is not None
     assert "cannot be watched: no backend here knows the vendor 'intel'" in cause
 
 

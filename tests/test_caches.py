@@ -240,21 +240,6 @@ def test_the_time_to_the_first_step_is_judged_by_chance(change, processes, statu
     assert first_step(old, [make_process()]) == []
 
 
-def test_a_case_says_how_much_longer_its_first_step_may_take():
-    old = [make_process(first_step_s=s) for s in COLD_S]
-    new = [make_process(first_step_s=1.5 * s) for s in COLD_S]
-    (verdict,) = first_step(new, old, metrics={"first_step": 0.6})
-    assert (verdict.status, verdict.tolerance) == (Status.OK, 0.6)
-
-
-@pytest.mark.parametrize(("change", "status"), [(1.05, Status.OK), (1.5, Status.REGRESSED)])
-def test_what_compiles_nothing_is_judged_by_what_its_own_starts_differ_by(change, status):
-    old = [make_process(first_step_s=s) for s in (0.40, 0.41, 0.42, 0.40, 0.41)]
-    new = [make_process(first_step_s=change * s) for s in (0.40, 0.41, 0.42)]
-    (verdict,) = first_step(new, old)
-    assert verdict.status is status
-
-
 # --- tuning --------------------------------------------------------------------------------
 
 

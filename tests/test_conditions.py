@@ -28,7 +28,6 @@ def names() -> set[str]:
 
 def test_the_table_in_the_docs_names_every_condition_and_no_other() -> None:
     section = re.search(r"^## Conditions\n(.*?)^## ", DOCS.read_text(), re.MULTILINE | re.DOTALL)
-    assert section is not None
     rows = re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)
     cold_case = conditions_of(cold(make_case()), make_hardware(), make_environment())
     assert set(rows) == names() | cold_case.keys()

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,9 +109,6 @@ def nvml_entry(**changes: object) -> dict[str, object]:
     return {**entry, **changes}
 
 
-Answer = Callable[..., None]
-
-
 @pytest.fixture
 def nvml(machine, monkeypatch):
     machine.write("dev/nvidia0", "")
@@ -157,19 +154,6 @@ def test_an_id_of_two_cards_and_the_units_of_neither_is_a_key_of_its_own(machine
     assert (gpu.key, gpu.peak_tflops) == ("amd-gfx90a-740c", {})
 
 
-def test_partitions_of_a_card_get_their_own_key_and_their_share(machine):
-    for partition in range(2):
-        machine.amd(
-            partition=partition, units=38, memory=24 * GIB, compute="CPX", nps="NPS4", serial=0x77
-        )
-    first, second = machine.detect()
-    assert first.key == second.key == "mi300x-cpx-nps4"
-    assert (first.bdf, second.bdf) == ("0000:0c:00.0", "0000:0c:00.1")
-    assert second.pci_device_id == "74a1"
-    assert first.peak_tflops["fp16"] == pytest.approx(1307.4 / 8)
-    assert first.peak_gb_per_s == pytest.approx(5300 / 4)
-
-
 def test_a_partition_may_be_told_by_its_function(machine):
     node = machine.amd(units=38, memory=24 * GIB, compute="CPX", nps="NPS1")
     properties = (node / "properties").read_text()
@@ -186,18 +170,6 @@ def test_a_function_that_is_on_the_bus_is_a_device_of_its_own(machine):
     machine.write("sys/bus/pci/devices/0000:0c:00.2/device", "0x74b5\n")
     (gpu,) = machine.detect()
     assert (gpu.bdf, gpu.pci_device_id) == ("0000:0c:00.2", "74b5")
-
-
-def test_more_units_than_the_model_has_leave_no_peaks(machine):
-    machine.amd(units=320)
-    (gpu,) = machine.detect()
-    assert (gpu.key, gpu.peak_tflops) == ("mi300x-320cu", {})
-
-
-def test_gpus_are_ordered_by_node_number_and_not_by_name(machine):
-    for bus in range(1, 13):
-        machine.amd(bus=bus)
-    assert [gpu.bdf for gpu in machine.detect()] == [f"0000:{bus:02x}:00.0" for bus in range(1, 13)]
 
 
 def test_memory_comes_from_pci_where_kfd_has_no_bank(machine):
@@ -351,16 +323,6 @@ def test_an_nvidia_gpu_is_described_by_nvml(machine, nvml):
     assert (gpu.compute_units, gpu.power_cap_w) == (132, 700.0)
     assert gpu.peak_tflops["bf16"] == pytest.approx(989)
     assert gpu.peak_gb_per_s == pytest.approx(4800)
-
-
-def test_an_nvidia_gpu_of_the_same_size_is_not_the_same_gpu(machine, nvml):
-    nvml(
-        nvml_entry(pci_id=0x233B10DE, name="NVIDIA H200 NVL"),
-        nvml_entry(pci_id=0x23FF10DE, uuid=UUIDS[1]),
-    )
-    known, unknown = machine.detect()
-    assert (known.key, known.peak_tflops) == ("h200-nvl", {})
-    assert (unknown.key, unknown.peak_tflops) == ("nvidia-23ff", {})
 
 
 def test_an_instance_of_a_divided_gpu_claims_none_of_its_figures(machine, nvml):
@@ -602,25 +564,16 @@ def test_what_is_not_known_is_not_compared():
         ({"bdf": "0000:0d:00.0"}, "0000:0d:00.0"),
         ({"memory_bytes": 256 * GIB}, "256.0"),
         ({"compute_units": 38}, "38"),
+        ({"uuid": "00000000-0000-0000-0000-000000000000"}, None),
+        ({"uuid": "not a uuid"}, None),
+        ({"bdf": "somewhere"}, None),
+        ({"bdf": "00000000:0C:00.3"}, None),
+        ({"memory_bytes": int(187 * GIB)}, None),
     ],
 )
-def test_a_disagreement_is_said_in_words(changes, word):
-    (sentence,) = confirm(MI300X, changed(**changes))
-    assert word in sentence
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"uuid": "00000000-0000-0000-0000-000000000000"},
-        {"uuid": "not a uuid"},
-        {"bdf": "somewhere"},
-        {"bdf": "00000000:0C:00.3"},
-        {"memory_bytes": int(187 * GIB)},
-    ],
-)
-def test_spellings_and_small_differences_are_no_disagreement(changes):
-    assert confirm(MI300X, changed(**changes)) == []
+def test_a_disagreement_is_said_in_words_and_another_spelling_is_none(changes, word):
+    sentences = confirm(MI300X, changed(**changes))
+    assert [word in sentence for sentence in sentences] == [True] * (word is not None)
 
 
 def test_the_memory_of_an_apu_is_not_compared():

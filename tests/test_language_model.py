@@ -46,7 +46,6 @@ def test_a_size_has_the_weights_that_its_name_says(name, parameters):
 def test_flops_are_counted_as_the_formula_has_them(task, times):
     for size in (TINY, Size(layers=3, width=96, heads=3, context=64, vocabulary=200)):
         counted = flops.counted(weightless_step, size, 2, 64, task)
-        assert counted is not None
         assert counted.all_flops == times * size.forward_flops(2, 64)
 
 
@@ -167,7 +166,6 @@ def test_training_in_fp32_is_its_own_reference():
         part()
     assert list(workload.portions) == ["forward", "backward", "optimizer"]
     numerics = workload.numerics()
-    assert numerics is not None
     assert numerics.finite
     assert numerics.loss == numerics.reference_loss == pytest.approx(math.log(1024), abs=0.2)
     assert numerics.grad_norm == numerics.reference_grad_norm
@@ -181,7 +179,6 @@ def test_training_in_bf16_is_near_the_reference(precision):
     workload.step()
     workload.first_step_done()
     numerics = workload.numerics()
-    assert numerics is not None
     assert numerics.loss != numerics.reference_loss
     assert numerics.loss == pytest.approx(numerics.reference_loss, rel=1e-3)
     assert numerics.grad_norm == pytest.approx(numerics.reference_grad_norm, rel=0.02)
@@ -191,13 +188,10 @@ def test_inference_holds_its_logits_against_the_reference():
     exact = build(task="infer")
     exact.step()
     numerics = exact.numerics()
-    assert numerics is not None
     assert numerics.finite
     assert (numerics.max_abs_diff, numerics.reference_batch) == (0, 1)
     assert numerics.cosine == pytest.approx(1)
     near = build(task="infer", precision="bf16").numerics()
-    assert near is not None
-    assert near.cosine is not None
     assert 0.999 < near.cosine < 1
     assert exact.portions == {}
 
@@ -212,7 +206,6 @@ def test_what_a_step_moves_is_counted_in_the_bytes_it_is_kept_in():
         assert inference.least_bytes_per_step == kept + 32 * 8 + logits
         for workload in (training, inference):
             traffic = workload.traffic_bytes_per_step()
-            assert traffic is not None
             assert traffic > (workload.least_bytes_per_step or math.inf)
     assert training.flops_per_step() == 3 * TINY.forward_flops(2, 16)
 

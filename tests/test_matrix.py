@@ -436,30 +436,11 @@ def as_toml(value: Any) -> str:
 
 
 WORDS = (*TIERS, *SIZES, "networks", "factory", "fp16", "nhwc", "train", "a.b:c", "eager")
-KEYS = [
-    "network",
-    "batch_size",
-    "precision",
-    "memory_format",
-    "image_size",
-    "compile_mode",
-    "task",
-    "ranks",
-    "exclude",
-    "extends",
-    "sampling",
-    "limits",
-    "time_limit_s",
-    "id",
-    "target",
-    "params",
-    "iterations",
-    "max_iterations",
-    "warmup_s",
-    "spread",
-    "tail",
-    "tolerance",
-]
+KEYS = (
+    *("network", "batch_size", "precision", "memory_format", "image_size", "compile_mode", "task"),
+    *("ranks", "exclude", "extends", "sampling", "limits", "time_limit_s", "id", "target"),
+    *("params", "iterations", "max_iterations", "warmup_s", "spread", "tail", "tolerance"),
+)
 PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=8)
 SCALARS = (
     st.sampled_from(WORDS)

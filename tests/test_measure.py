@@ -22,8 +22,6 @@ from bench_lib.worker.measure import (
     ISSUES,
     LEAST_WARMUP_STEPS,
     MeasuringContext,
-    Phases,
-    Steadiness,
     iterations_for,
     measure,
 )
@@ -86,26 +84,6 @@ def test_every_second_of_a_case_belongs_to_a_phase():
     assert spent["warm-up"] == WARM / 4
     assert spent["build"] == spent["numerics"] == spent["FLOPs"] == 0.0
     assert math.fsum(spent.values()) == machine.now() - begin_s
-
-
-def test_rest_between_bursts_is_a_phase_of_its_own():
-    times = iter([0.0, 1.0, 3.0, 3.5, 4.5, 6.0])
-    told: list[str] = []
-    phases = Phases(told.append, lambda: next(times))
-    phases.enter("bursts")
-    phases.enter("numerics")
-    phases.enter("bursts")
-    phases.clean_up()
-    phases.part("bursts", "rest", 2.5)
-    phases.part("numerics", "compile", 9.0)
-    assert told == ["bursts", "numerics", "bursts"]
-    assert phases.spent() == {
-        "clean up": 2.5,
-        "bursts": 0.5,
-        "numerics": 0.0,
-        "rest": 2.5,
-        "compile": 0.5,
-    }
 
 
 def test_what_was_measured_is_shown_while_nothing_is_timed():
@@ -202,9 +180,7 @@ def test_a_case_has_the_threads_that_it_asks_for_and_leaves_them_as_they_were():
 
 def test_the_host_says_what_it_gave_for_a_case():
     measured = Device().measure()
-    assert measured.peak_host_bytes is not None
     assert measured.peak_host_bytes > 2**24, "torch alone is larger"
-    assert measured.cpu_s is not None
     assert measured.cpu_s >= 0
 
 
@@ -445,25 +421,6 @@ def test_after_giving_way_one_more_block_warms_up():
     begin, end = machine.log.index("give way"), machine.log.index("allocate 3 marks")
     assert machine.log[begin + 1 : end] == ["synchronize", *["step"] * 6, "synchronize"]
     assert (measured.warmup_iterations, measured.warmup_s) == (18, 18 / 64)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "steady"),
-    [
-        ([1.0, 1.0], False),
-        ([1.0, 1.0, 1.0], True),
-        ([1.0, 1.015, 1.02], True),
-        ([1.0, 1.0, 1.021], False),
-        ([1.021, 1.0, 1.0], False),
-        ([9.0, 1.0, 1.0, 1.0], True),
-        ([1.0, 1.0, 1.0, 9.0], False),
-    ],
-)
-def test_steady_means_that_the_last_three_blocks_lie_within_two_percent(blocks, steady):
-    steadiness = Steadiness(0, 0)
-    for duration_s in blocks:
-        steadiness.add(1, duration_s)
-    assert steadiness.is_steady is steady
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,6 @@ def read_or_refuse(text: str) -> None:
     assert is_case_id(case_that_is(compiling).id)
 
 
-@given(st.text("{}[]()'\":,.0123456789abefxTr-+*# \n\\=", max_size=60))
-@settings(deadline=None)
-def test_any_text_that_is_nearly_python_is_read_or_refused(text):
-    read_or_refuse(text)
-
-
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),

@@ -220,15 +220,6 @@ def test_short_times_have_more_places(seconds, text):
     assert printed == f"Epoch 0: Loss = 6.9078, Time = {text} seconds"
 
 
-@pytest.mark.parametrize(
-    ("loss", "text"),
-    [(float("nan"), "nan"), (float("inf"), "inf"), (0.0, "0.0000"), (12345.678, "12345.6780")],
-)
-def test_a_loss_is_printed_as_it_is(loss, text):
-    (*_, printed) = timed(PrintedIteration(loss, 0.063))
-    assert printed == f"Epoch 0: Loss = {text}, Time = 0.063 seconds"
-
-
 # ---- the guide's performance summary ----------------------------------------------------------
 
 
@@ -286,20 +277,6 @@ def test_iterations_that_differ_are_in_the_summary():
     )
 
 
-def test_a_slow_step_has_no_exponent():
-    printed = performance(make_measurement(iteration_s=[123.456] * 4, first_step_s=2e6))
-    assert line(printed, "Latency") == "Latency: median 123500 ms, 99th percentile 123500 ms"
-    assert line(printed, "Milliseconds") == "Milliseconds per batch: 123500"
-    assert line(printed, "Microseconds") == "Microseconds per sample: 30860000"
-    assert ", 16200 times a steady one" in line(printed, "First iteration")
-
-
-def test_a_single_iteration_has_no_spread():
-    printed = performance(make_measurement(iteration_s=[1 / 128]), [AT_LN_1000])
-    assert line(printed, "Standard") == "Standard deviation: 0.000000 seconds"
-    assert line(printed, "Spread") == "Spread: 0.00% of the mean (stable)"
-
-
 def test_several_ranks_have_their_mean_rate_and_the_fullest_devices_memory():
     samples = [RankSample(i, i, None, [1 / 128] * 20, 10**9) for i in (0, 1)]
     measurement = make_measurement(per_rank=samples, items_per_step=8, peak_memory_bytes=10**9)
@@ -330,11 +307,6 @@ def test_a_device_that_waits_for_python_is_said_to():
     printed = performance(make_measurement(host_bound=True))
     assert line(printed, "Host-bound: the device waited for Python; a larger batch or --compile")
     assert not any(text.startswith("Host-bound") for text in performance())
-
-
-def test_warnings_of_the_measurement_come_last():
-    printed = performance(make_measurement(warnings=["one", "two"]))
-    assert printed[-3:] == ["Warning: one", "Warning: two", lines.RULE]
 
 
 # ---- the loss ---------------------------------------------------------------------------------

@@ -98,13 +98,6 @@ def test_a_loss_that_the_next_step_overwrites_is_copied():
     assert watched.losses[-1] is not machine.loss
 
 
-def test_a_loss_that_stays_is_not_copied():
-    machine = Machine()
-    watched = machine.watched()
-    machine.measure(watched)
-    assert watched.losses[-1] is machine.loss
-
-
 def test_the_loss_is_read_after_the_step_and_never_during_the_measurement():
     machine = Machine()
     machine.measure(machine.watched())
@@ -125,17 +118,6 @@ def test_a_training_that_tells_no_loss_has_no_lines():
 
 
 # ---- iterations -------------------------------------------------------------------------------
-
-
-def test_measured_iterations_have_the_times_that_were_measured():
-    machine = Machine([1 / 4] * MEASURED[0] + [1 / 2, 1 / 8])
-    watched = machine.watched()
-    measured = machine.measure(watched)
-    assert measured.iteration_s == [1 / 2, 1 / 8]
-    assert watched.measured(measured.iteration_s) == [
-        PrintedIteration(float(MEASURED[0]), 1 / 2),
-        PrintedIteration(float(MEASURED[1]), 1 / 8),
-    ]
 
 
 def test_steps_that_only_time_the_issuing_are_no_iterations():
@@ -216,24 +198,3 @@ def test_an_inference_that_tells_no_loss_has_lines_without_one():
     losses = [seen.loss for seen in watched.measured(measured.iteration_s)]
     assert len(losses) == 2
     assert all(map(math.isnan, losses))
-
-
-# ---- the workload -----------------------------------------------------------------------------
-
-
-def test_a_watched_workload_is_the_workload_otherwise():
-    machine = Machine()
-    watched = machine.watched()
-    workload = machine.workload()
-    around = watched.prepare(workload)
-    watched.enter("first step")
-    assert around.step() == "answer 0"
-    assert (around.items_per_step, around.loss) == (4, machine.ask_loss)
-    assert workload.step == machine.step
-
-
-def test_phases_are_told_on_in_their_order():
-    told: list[str] = []
-    machine = Machine()
-    machine.measure(machine.watched(entered=told.append))
-    assert told == ["build", "first step", "warm-up", "give way", "measure", "numerics", "FLOPs"]

@@ -63,8 +63,6 @@ def flops_per_image(name: str, task: str = "infer") -> float:
 
 def per_image(name: str, image_size: int, task: str = "infer") -> float:
     two, four = (flops.counted(module.weightless_step, name, image_size, n, task) for n in (2, 4))
-    assert two is not None
-    assert four is not None
     return (four.all_flops - two.all_flops) / 2
 
 
@@ -155,8 +153,6 @@ def test_flops_of_a_step_are_those_of_its_images():
     larger = build("resnet18", 64, 4).flops_per_step()
     classifier = 2 * 512 * 1000 * 4
     smaller = build("resnet18", 32, 4).flops_per_step()
-    assert larger is not None
-    assert smaller is not None
     assert larger - classifier == 4 * (smaller - classifier)
 
 
@@ -178,7 +174,6 @@ def test_inference_answers_in_its_precision_and_like_fp32(precision):
     numerics = after_one_step(workload)
     assert numerics.finite
     assert numerics.reference_batch == 2
-    assert numerics.cosine is not None
     assert numerics.cosine > 0.999
     assert (numerics.loss, numerics.grad_norm) == (None, None)
 
@@ -274,14 +269,6 @@ def test_each_rank_has_images_of_its_own_and_the_same_weights():
 # --- planted faults ------------------------------------------------------------------------
 
 
-@pytest.fixture
-def planted(request):
-    task, damage = request.param
-    workload = build(TINY, 64, task=task)
-    damage(built_network(workload).model.classifier[1])
-    return workload
-
-
 def shuffled(layer: nn.Conv2d) -> None:
     layer.weight.data.copy_(layer.weight.data.flip(0))
 
@@ -291,39 +278,31 @@ def nan(layer: nn.Conv2d) -> None:
 
 
 def infinite(layer: nn.Conv2d) -> None:
-    assert layer.bias is not None
     layer.bias.data[0] = math.inf
 
 
-@pytest.mark.parametrize("planted", [("infer", shuffled)], indirect=True)
-def test_a_wrong_answer_shows_in_the_cosine(planted):
-    numerics = after_one_step(planted)
-    assert numerics.finite
-    assert numerics.cosine is not None
-    assert numerics.cosine < 0.9
-    assert numerics.max_abs_diff is not None
-    assert numerics.max_abs_diff > 0.01
-
-
-@pytest.mark.parametrize("planted", [("infer", nan), ("infer", infinite)], indirect=True)
-def test_an_answer_that_is_not_finite_is_called_so(planted):
-    assert not after_one_step(planted).finite
-
-
-@pytest.mark.parametrize("planted", [("train", nan)], indirect=True)
-def test_a_loss_that_is_not_finite_is_called_so(planted):
-    numerics = after_one_step(planted)
-    assert not numerics.finite
-    assert numerics.reference_loss is not None
-    assert math.isfinite(numerics.reference_loss)
-
-
-@pytest.mark.parametrize("planted", [("train", shuffled)], indirect=True)
-def test_wrong_training_shows_in_the_loss(planted):
-    numerics = after_one_step(planted)
-    assert numerics.finite
-    assert numerics.loss != numerics.reference_loss
-    assert numerics.grad_norm != numerics.reference_grad_norm
+@pytest.mark.parametrize(
+    ("task", "damage", "finite"),
+    [
+        ("infer", shuffled, True),
+        ("infer", nan, False),
+        ("infer", infinite, False),
+        ("train", nan, False),
+        ("train", shuffled, True),
+    ],
+)
+def test_damage_to_a_network_shows_in_its_numerics(task, damage, finite):
+    workload = build(TINY, 64, task=task)
+    damage(built_network(workload).model.classifier[1])
+    numerics = after_one_step(workload)
+    assert numerics.finite is finite
+    if task == "train":
+        assert math.isfinite(numerics.reference_loss)
+        assert numerics.loss != numerics.reference_loss
+        assert numerics.grad_norm != numerics.reference_grad_norm
+    elif finite:
+        assert numerics.cosine < 0.9
+        assert numerics.max_abs_diff > 0.01
 
 
 # --- what a device cannot do ---------------------------------------------------------------
@@ -351,7 +330,6 @@ def test_int8_keeps_linear_layers_in_less_and_answers_nearly_the_same():
     assert type(weight) is not nn.Parameter
     assert "int8" in str(weight).lower()
     numerics = after_one_step(workload)
-    assert numerics.cosine is not None
     assert 0.99 < numerics.cosine < 1
 
 

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.model import Kernel, KernelCall
-from bench_lib.profiling.answers import Answer, of_kernels
+from bench_lib.profiling.answers import StepAnswer, of_kernels
 from bench_lib.profiling.names import REST
 
 GEMM = "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16_SE_K1"
 MS = 1e-3
 
 
-def answer(question: str, *kernels: Kernel, **more) -> Answer:
+def answer(question: str, *kernels: Kernel, **more) -> StepAnswer:
     (found,) = [each for each in of_kernels(kernels, **more) if each.question == question]
     return found
 

@@ -88,7 +88,6 @@ def test_every_machine_is_found_with_every_rocm_and_nothing_is_started(enter, na
     assert found.libraries["aotriton_v2"] == "0.11.2"
     assert ("MIOpenCKGroupedConv" in found.libraries) is is_bare
     tool = profilers.find()
-    assert tool is not None
     folder = "venv/bin" if site.machine.has_wheels else "root/opt/rocm/bin"
     assert (tool.path, tool.rocm) == (str(site.folder / folder / "rocprofv3"), release(version))
     told = checks(site)
@@ -131,11 +130,9 @@ def test_a_command_of_other_wheels_is_never_started(enter, tmp_path):
     packages.parent.mkdir(parents=True)
     packages.symlink_to(tmp_path / "other/site")
     found = profilers.find({"PATH": str(tmp_path / "other/venv/bin")})
-    assert found is not None
     assert found.rocm == (10, 1, 0)
     packages.unlink()
     found = profilers.find({"PATH": str(tmp_path / "other/venv/bin")})
-    assert found is not None
     assert found.rocm is None
     assert started(site) + started(other) == []
 
@@ -144,7 +141,6 @@ def test_a_system_s_profiler_beside_wheels_keeps_its_own_version(enter):
     site = enter(mi300x(rocm="7.14.0", has_wheels=True, legacy="6.4.1"))
     (site.folder / "venv/bin/rocprofv3").unlink()
     found = profilers.find()
-    assert found is not None
     assert found.rocm == (6, 4, 1)
 
 
@@ -164,7 +160,6 @@ def test_a_torch_that_brings_its_rocm_is_no_mismatch_and_is_not_downgraded(enter
     assert set(found.libraries) == {"amdhip64", "MIOpen", "aotriton_v2"}
     assert "rocm7.2" in backends.of(backends.detect(root_of(site), {})[0]).torch_index(found)
     tool = profilers.find()
-    assert tool is not None
     assert tool.rocm == release(version)
 
 
@@ -226,7 +221,6 @@ def test_a_torch_for_many_architectures_without_the_device_s_kernels_is_named(en
     if "gfx950" in kernels:
         assert told is None
         return
-    assert told is not None
     assert told.fatal
     names = "amd-torch-device-gfx950", "rocm-sdk-device-gfx950"
     assert all(name in told.detail and name in told.remedy for name in names)

@@ -277,7 +277,6 @@ def test_each_worker_is_watched_on_its_own_card(four_mi325x):
     for index, size in enumerate(FOUR):
         seen = four_mi325x.first(size).telemetry
         about = four_mi325x.site.machine.devices[index]
-        assert seen is not None
         assert (seen.source, seen.clock_mhz) == ("gpu_metrics", about["clock_mhz"])
         assert (seen.power_w, bool(seen.foreign_processes)) == (800.0, index == SHARED)
 
@@ -350,7 +349,6 @@ def test_its_own_baseline_judges_it(one_mi300x):
 
 def test_the_kernel_s_files_watch_it(one_mi300x):
     seen = one_mi300x.first(FAST).telemetry
-    assert seen is not None
     assert (seen.source, seen.samples >= 1) == ("gpu_metrics", True)
     assert (seen.clock_mhz, seen.memory_clock_mhz, seen.power_w) == (2100.0, 1300.0, 600.0)
     assert seen.temperature_c == 61.0
@@ -363,12 +361,10 @@ def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x):
     assert (environment.hip, environment.cuda) == ("7.1.0.25424", None)
     assert (environment.rocm, environment.cudnn) == ("7.1.0", "305001")
     measured = one_mi300x.first(FAST).measurement
-    assert measured is not None
     # How steady this machine is is not what is tested.
     assert [w for w in measured.warnings if not w.startswith("not steady")] == []
     assert measured.probe["launch_us"] == pytest.approx(2.0)
     assert measured.peak_memory_bytes
-    assert measured.numerics is not None
     assert measured.numerics.finite
     median = sorted(measured.iteration_s)[LONG // 2]
     (card,) = one_mi300x.site.machine.cards
@@ -448,7 +444,6 @@ def test_a_partition_is_pinned_by_the_user_s_own_word(partition):
 
 def test_a_partition_shows_its_card_s_sensors(partition):
     seen = partition.first(FAST).telemetry
-    assert seen is not None
     assert (seen.source, seen.power_w, seen.temperature_c) == ("gpu_metrics", 600.0, 61.0)
     assert (seen.clock_mhz, seen.utilization) == (2100.0, pytest.approx(0.97))
     assert (seen.throttle, seen.foreign_processes) == ([], [])
@@ -489,7 +484,6 @@ def test_rocm_s_profiler_runs_an_application_and_its_statistics_are_read(tmp_pat
     site = mi325x(1).lay_out(tmp_path / "machine")
     environ = site.environ()
     profiler = profilers.find(environ)
-    assert profiler is not None
     assert profiler.tool == "rocprofv3"
     command = profiler.command([sys.executable, "-c", APP], site.folder / "out")
     subprocess.run(command, env=environ, check=True, timeout=LIMIT_S)

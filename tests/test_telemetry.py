@@ -98,7 +98,6 @@ def test_the_clock_of_several_dies_is_that_of_the_slowest():
         for n, dies in enumerate(looks)
     ]
     seen = summarise(samples, 0, 2)
-    assert seen is not None
     assert (seen.clock_mhz, seen.dies_mhz) == (1260, {"XCD 0": 1300, "XCD 1": 1290, "XCD 2": 1260})
 
 
@@ -139,22 +138,9 @@ def test_every_figure_inside_the_window_is_summed_up_in_its_own_way():
     )
 
 
-@pytest.mark.parametrize(
-    ("looks", "stolen"),
-    [([0.1], None), ([0.1, 0.0, 0.0], 0.0), ([0.1, 0.3, 0.2, 0.2], pytest.approx(0.5 / 3))],
-    ids=["one look", "once", "lasting"],
-)
-def test_one_look_at_which_time_was_stolen_is_none(looks, stolen):
-    samples = [TelemetrySample(t=1 + n / 10, steal=share) for n, share in enumerate(looks)]
-    seen = summarise(samples, 1.0, 2.0)
-    assert seen is not None
-    assert seen.steal == stolen
-
-
 def test_figures_that_no_sample_has_are_none():
     assert summarise([TelemetrySample(t=1.0)], 1.0, 2.0) == Telemetry(source="", samples=1)
     some = summarise([TelemetrySample(t=1.0), TelemetrySample(t=1.1, power_w=300)], 1.0, 2.0)
-    assert some is not None
     assert (some.power_w, some.clock_mhz) == (300, None)
 
 
@@ -169,7 +155,6 @@ def held_back(
     samples: list[TelemetrySample],
 ) -> tuple[list[str], dict[str, float], dict[str, float]]:
     found = summarise(samples, 1.0, 2.0)
-    assert found is not None
     return found.throttle, found.throttled, found.counters
 
 
@@ -275,13 +260,11 @@ def test_flags_tell_how_long_a_reason_held_at_least(flagged, looks, share):
 )
 def test_processes_are_foreign_only_in_a_list_that_knows_ours(seen, own, foreign):
     found = summarise([TelemetrySample(t=1.0), TelemetrySample(t=1.5, pids=seen)], 1.0, 2.0, own)
-    assert found is not None
     assert found.foreign_processes == foreign
 
 
 def strangers(own: list[int], *looks: TelemetrySample) -> tuple[list[int], dict[str, str]]:
     found = summarise([*looks, TelemetrySample(t=1.1)], 1.0, 2.0, own)
-    assert found is not None
     return found.foreign_processes, found.foreign_names
 
 
@@ -449,7 +432,6 @@ def test_a_utilization_is_a_share(told, share):
     line = json.dumps({"t": 1, "utilization": told})
     assert parse(line).utilization == share
     seen, _ = look_once(CPU, command=stand_in(f"print({line!r})"))
-    assert seen is not None
     assert seen["utilization"] == share
 
 
@@ -525,7 +507,6 @@ def test_the_cpu_is_watched_by_a_process_of_its_own():
     with contextlib.closing(Sampler(CPU)) as sampler:
         eventually(lambda: sampler.window(begin, time.monotonic()))
         found = sampler.window(begin, time.monotonic())
-    assert found is not None
     assert found.source == "proc"
     assert found.foreign_processes == []
 
@@ -570,7 +551,6 @@ def test_a_sampler_that_hangs_is_warned_of_and_keeps_what_it_saw(ended):
     with pytest.warns(RuntimeWarning, match="no sample since 5"):
         assert sampler.window(100.0, 101.0) is None
     before = sampler.window(4.0, 6.0)
-    assert before is not None
     assert before.power_w == 80
 
 
@@ -595,7 +575,6 @@ def test_a_device_that_vanishes_is_one_warning_with_its_cause(ended):
     eventually(lambda: len(sampler._samples) == 2)
     with pytest.warns(RuntimeWarning, match="not watched: nvml: the GPU is lost"):
         before = sampler.window(4.0, 5.5)
-    assert before is not None
     assert before.power_w == 80
     assert sampler.window(5.5, 6.5) == Telemetry(source="nvml", samples=1)
 
@@ -606,7 +585,6 @@ def test_garbage_between_samples_does_not_matter(ended):
     ended.append(sampler)
     eventually(lambda: len(sampler._samples) == 2)
     found = sampler.window(5.0, 5.1)
-    assert found is not None
     assert found.samples == 2
 
 
@@ -619,7 +597,6 @@ time.sleep(600)
 """
     sampler = Sampler(CPU, stand_in(script))
     process = sampler._process
-    assert process is not None
     eventually(lambda: sampler._samples)
     sampler.close()
     assert process.returncode is not None
@@ -636,8 +613,6 @@ def test_the_process_ends_when_its_parent_is_gone():
         cwd=Path(__file__).parents[1],
         text=True,
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
     try:
         assert parse(process.stdout.readline()).source == "proc"
         process.stdin.close()
@@ -727,12 +702,6 @@ def test_a_source_that_cannot_be_chosen_again_goes_on_as_it_was():
 
 
 # --- a single look -----------------------------------------------------------------------
-
-
-def test_a_single_look_where_there_is_nothing_is_the_cause():
-    seen, cause = look_once(Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-none"))
-    assert seen is None
-    assert "NVML" in (cause or "")
 
 
 def look_with(package: str, folder: Path) -> dict[str, Any]:

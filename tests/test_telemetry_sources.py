@@ -206,12 +206,6 @@ def test_an_amd_card_is_read_from_its_files(tmp_path, card):
     }
 
 
-def test_what_an_amd_card_lacks_is_looked_for_elsewhere(tmp_path, card):
-    card(power1_input="300000000\n", temp1_label="edge\n", temp1_input="41000\n")
-    found = kernel_look(tmp_path)
-    assert (found["power_w"], found["temperature_c"], found["clock_mhz"]) == (300.0, 41.0, None)
-
-
 @pytest.mark.parametrize("content", ["N/A\n", "", "-1\n", "0x10\n"])
 def test_what_an_amd_card_does_not_say_is_none(tmp_path, card, content):
     card(
@@ -223,11 +217,6 @@ def test_what_an_amd_card_does_not_say_is_none(tmp_path, card, content):
         temp2_input=content,
     )
     assert unknown(kernel_look(tmp_path))
-
-
-def test_a_second_die_without_a_sensor_draws_no_power_that_is_known(tmp_path, card):
-    card(power1_average="0\n")
-    assert kernel_look(tmp_path)["power_w"] is None
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -461,28 +450,6 @@ def test_the_package_s_figures_are_in_our_units(tmp_path, install, capfd):
         "ticks": 5000,
     }
     assert capfd.readouterr() == ("", "")
-
-
-def test_the_package_is_asked_for_its_table_alone_where_that_has_all(tmp_path, install):
-    refused = OSError("not supported")
-    counters = ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
-    table_of_all = {
-        "temperature_hotspot": 63,
-        "average_gfx_activity": 97,
-        "current_socket_power": 641,
-        "current_gfxclks": [1306, 1262, *["N/A"] * 6],
-        "current_uclk": 1300,
-        "accumulation_counter": 5000,
-        **{f"{name}_residency_acc": 0 for name in counters},
-    }
-    others = dict.fromkeys(("clock_info", "power_info", "gpu_activity", "temp_metric"), refused)
-    smi = FakeAmdSmi(gpu_metrics_info=table_of_all, **others)
-    install(smi)
-    source = package.source(AMD, tmp_path)
-    smi.asked.clear()
-    found = source.look(with_pids=False)
-    assert [found[name] for name in FIGURES] == [1262, 1300, 641, 63, 0.97]
-    assert smi.asked == ["gpu_metrics_info"]
 
 
 def test_an_older_package_has_other_names(tmp_path, install):

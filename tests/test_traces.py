@@ -182,17 +182,6 @@ def test_only_the_device_that_did_most_is_looked_at_for_pauses(tmp_path):
     assert trace.device_s == us(25)
 
 
-def test_fills_and_copies_keep_a_device_busy_and_ranges_on_it_do_not(tmp_path):
-    events = [
-        on_device("gpu_memset", "Memset (Device)", 0, 10),
-        copy("DtoD (Device -> Device)", 20, 10),
-        iteration_on_device(0, 0, 30),
-    ]
-    trace = read(write(tmp_path, events))
-    assert trace.busy.busy_s == us(20)
-    assert [k.name for k in trace.kernels] == ["Memcpy DtoD (Device -> Device)", "Memset (Device)"]
-
-
 # ---- host and launches --------------------------------------------------------------------------
 
 
@@ -344,13 +333,6 @@ def test_what_the_profiler_itself_costs_the_host_is_not_read(tmp_path):
     unread = {q for q, a in slowed.items() if a.reading.startswith("not read: the profiler")}
     assert unread == {"CPU time over device time", "idle time", "launch overhead"}
     assert all(slowed[q].reading == plain[q].reading for q in set(plain) - unread)
-
-
-def test_on_a_cpu_the_profilers_cost_is_said_of_the_operations(tmp_path):
-    events = [iteration(0, 0, 9), operation("aten::add", 0, 5)]
-    trace = read(write(tmp_path, events), needs_device=False)
-    slowed = {a.question: a for a in words.of_trace(trace, cost=words.Cost(0.010, 0.028))}
-    assert "device" not in slowed["time of a step"].reading
 
 
 def test_launches_that_nothing_waits_before_are_not_hidden(tmp_path):

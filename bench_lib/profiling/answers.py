@@ -49,7 +49,7 @@ MOVES = re.compile(r"memcpy|copybuffer", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Answer:
+class StepAnswer:
     """The answer to one question."""
 
     question: str
@@ -77,7 +77,7 @@ def of_trace(
     trace: Trace,
     memory: Sequence[tuple[str, int, int]] = (),
     cost: Cost | None = None,
-) -> list[Answer]:
+) -> list[StepAnswer]:
     """Answer the questions about a step from a trace; times are of one step.
 
     ``memory`` is the memory that operations left allocated in one step: name, bytes and calls.  If
@@ -104,7 +104,7 @@ def of_trace(
 
 def of_kernels(
     kernels: Sequence[Kernel], steps: int = 1, calls: Iterable[KernelCall] = ()
-) -> list[Answer]:
+) -> list[StepAnswer]:
     """Answer the questions about a step from the kernels of one device, of ``steps`` together.
 
     ``calls`` are single ones; without them there are no gaps and no spread.
@@ -120,22 +120,22 @@ def of_kernels(
 # ---- of a trace ---------------------------------------------------------------------------------
 
 
-def _cost(high: Cost | None, reading: str) -> Iterator[Answer]:
+def _cost(high: Cost | None, reading: str) -> Iterator[StepAnswer]:
     if high is not None:
         words = (
             f"{seconds(high.plain_s)} without the profiler, {seconds(high.profiled_s)} with it, "
             f"{high.profiled_s / high.plain_s:.3g} times"
         )
-        yield Answer("time of a step", words, reading)
+        yield StepAnswer("time of a step", words, reading)
 
 
-def _of_the_host(found: Iterable[Answer], high: Cost | None) -> Iterator[Answer]:
+def _of_the_host(found: Iterable[StepAnswer], high: Cost | None) -> Iterator[StepAnswer]:
     """Take the readings from answers that the profiler's own time is in."""
     for answer in found:
         yield replace(answer, reading=UNREAD) if high is not None else answer
 
 
-def _operations(trace: Trace) -> Iterator[Answer]:
+def _operations(trace: Trace) -> Iterator[StepAnswer]:
     """Answer which operations of torch cost most: on the device, or on a CPU that is all."""
     whole = sum(operation.total_s for operation in trace.operations)
     top = trace.operations[:TOP]
@@ -143,14 +143,14 @@ def _operations(trace: Trace) -> Iterator[Answer]:
         words = "; ".join(
             f"{_name(o)} {seconds(o.total_s / trace.steps)} ({o.total_s / whole:.0%})" for o in top
         )
-        yield Answer("slowest operations", words)
+        yield StepAnswer("slowest operations", words)
 
 
 def _name(operation: Kernel) -> str:
     return operation.name if "::" in operation.name[:24] else short(operation.name)
 
 
-def _convolutions(trace: Trace) -> Iterator[Answer]:
+def _convolutions(trace: Trace) -> Iterator[StepAnswer]:
     whole, part = sum(each.total_s for each in trace.operations), trace.convolutions_s
     if not whole:
         return
@@ -163,10 +163,10 @@ def _convolutions(trace: Trace) -> Iterator[Answer]:
         reading = "convolution leads, and the other operations matter too"
     where = "the CPU's" if trace.busy is None else "the device's"
     words = f"{share:.0%} of {where} time, {seconds(part / trace.steps)} a step" if part else "none"
-    yield Answer("share of convolutions", words, reading)
+    yield StepAnswer("share of convolutions", words, reading)
 
 
-def _ratio(trace: Trace) -> Iterator[Answer]:
+def _ratio(trace: Trace) -> Iterator[StepAnswer]:
     ratio = trace.host_ratio
     if ratio is None or trace.busy is None:
         return
@@ -178,14 +178,14 @@ def _ratio(trace: Trace) -> Iterator[Answer]:
         reading = "high CPU overhead: a graph, torch.compile or a larger batch would help"
     host, device = trace.host_s / trace.steps, trace.busy.busy_s / trace.steps
     words = f"{ratio:.2f}: {seconds(host)} on the CPU, {seconds(device)} on the device"
-    yield Answer("CPU time over device time", words, reading)
+    yield StepAnswer("CPU time over device time", words, reading)
 
 
-def _memory(memory: Sequence[tuple[str, int, int]]) -> Iterator[Answer]:
+def _memory(memory: Sequence[tuple[str, int, int]]) -> Iterator[StepAnswer]:
     if memory:
         words = "; ".join(f"{name} {_size(size)}" for name, size, _ in memory[:3])
         reading = "allocated in a step and left by the operation; what is freed later is in it"
-        yield Answer("memory by operation", words, reading)
+        yield StepAnswer("memory by operation", words, reading)
 
 
 def _size(size: float) -> str:
@@ -195,7 +195,7 @@ def _size(size: float) -> str:
     return f"{size:.4g} B"
 
 
-def _launching(trace: Trace, launches: LaunchCalls | None) -> Iterator[Answer]:
+def _launching(trace: Trace, launches: LaunchCalls | None) -> Iterator[StepAnswer]:
     if launches is None:
         return
     words = (
@@ -207,17 +207,17 @@ def _launching(trace: Trace, launches: LaunchCalls | None) -> Iterator[Answer]:
     reading = "hidden: launches are queued ahead of the device"
     if launches.queued < FED:
         reading = "not hidden: the device is done before the next launch comes"
-    yield Answer("launch overhead", words, reading)
+    yield StepAnswer("launch overhead", words, reading)
 
 
-def _steps(trace: Trace) -> Iterator[Answer]:
+def _steps(trace: Trace) -> Iterator[StepAnswer]:
     """Answer whether the steps were alike."""
     times = trace.step_s
     if len(times) < 2 or not min(times):
         return
     words = f"{len(times)}, of {seconds(min(times))} to {seconds(max(times))}"
     alike = max(times) <= ALIKE * min(times)
-    yield Answer("steps", words, "alike" if alike else "uneven: look at them in the trace")
+    yield StepAnswer("steps", words, "alike" if alike else "uneven: look at them in the trace")
 
 
 # ---- of any profiler's kernels ------------------------------------------------------------------
@@ -225,9 +225,9 @@ def _steps(trace: Trace) -> Iterator[Answer]:
 
 def _kernels(
     kernels: Sequence[Kernel], steps: int, calls: Sequence[KernelCall]
-) -> Iterator[Answer]:
+) -> Iterator[StepAnswer]:
     if not kernels:
-        yield Answer("kernels", "no kernel ran on the device", "nothing there can be told")
+        yield StepAnswer("kernels", "no kernel ran on the device", "nothing there can be told")
         return
     each = [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in kernels]
     whole = sum(kernel.total_s for kernel in each)
@@ -240,36 +240,36 @@ def _kernels(
     yield from _varied(calls)
 
 
-def _slowest(kernels: Sequence[Kernel], whole: float) -> Iterator[Answer]:
+def _slowest(kernels: Sequence[Kernel], whole: float) -> Iterator[StepAnswer]:
     for kernel in _longest(kernels)[:1]:
         words = (
             f"{short(kernel.name)}: {seconds(kernel.total_s)}, "
             f"{_share(kernel.total_s, whole)} of the device's time, in {_calls(kernel.calls)}"
         )
-        yield Answer("slowest kernel", words, f"what it does: {role(kernel.name)}")
+        yield StepAnswer("slowest kernel", words, f"what it does: {role(kernel.name)}")
 
 
-def _launches(kernels: Sequence[Kernel]) -> Answer:
+def _launches(kernels: Sequence[Kernel]) -> StepAnswer:
     calls = sum(kernel.calls for kernel in kernels)
     mean = sum(kernel.total_s for kernel in kernels) / calls if calls else 0.0
     names = len([kernel for kernel in kernels if kernel.name != REST])
     more = " and others" if names < len(kernels) else ""
     words = f"{calls:.10g} launches of {names} kernels{more}, {seconds(mean)} each on average"
     brief = f"short ones, below {seconds(GAP_S)}: fusing them may help"
-    return Answer("launches", words, brief if 0 < mean < GAP_S else "")
+    return StepAnswer("launches", words, brief if 0 < mean < GAP_S else "")
 
 
-def _top(kernels: Sequence[Kernel], whole: float) -> Iterator[Answer]:
+def _top(kernels: Sequence[Kernel], whole: float) -> Iterator[StepAnswer]:
     if top := _longest(kernels)[:TOP]:
         each = "; ".join(f"{short(k.name)} {_share(k.total_s, whole)}" for k in top)
         together = _share(sum(kernel.total_s for kernel in top), whole)
-        yield Answer(f"top {len(top)} kernels", f"together {together}: {each}")
+        yield StepAnswer(f"top {len(top)} kernels", f"together {together}: {each}")
 
 
-def _copied(copies: Sequence[Kernel], whole: float) -> Answer:
+def _copied(copies: Sequence[Kernel], whole: float) -> StepAnswer:
     question = "memory copies"
     if not copies:
-        return Answer(question, "none", "nothing is moved between host and device meanwhile")
+        return StepAnswer(question, "none", "nothing is moved between host and device meanwhile")
     total = sum(copy.total_s for copy in copies)
     calls = sum(copy.calls for copy in copies)
     ways = ", ".join(f"{_way(copy.name)} {seconds(copy.total_s)}" for copy in _longest(copies))
@@ -281,7 +281,7 @@ def _copied(copies: Sequence[Kernel], whole: float) -> Answer:
     else:
         reading = "worth a look, and no bottleneck yet"
     words = f"{calls:.10g}, {seconds(total)}, {_share(total, whole)}: {ways}"
-    return Answer(question, words, reading)
+    return StepAnswer(question, words, reading)
 
 
 def _way(name: str) -> str:
@@ -289,7 +289,7 @@ def _way(name: str) -> str:
     return name.removeprefix(COPY) if name.startswith(COPY) else short(name)
 
 
-def _varied(calls: Sequence[KernelCall]) -> Iterator[Answer]:
+def _varied(calls: Sequence[KernelCall]) -> Iterator[StepAnswer]:
     """Answer how much the durations of one kernel's calls differ."""
     times: dict[str, list[float]] = {}
     for call in calls:
@@ -312,10 +312,10 @@ def _varied(calls: Sequence[KernelCall]) -> Iterator[Answer]:
         reading = "varied: other shapes, other work beside it, autotuning or a clock that moves"
     else:
         reading = "consistent"
-    yield Answer("kernel durations", words, reading)
+    yield StepAnswer("kernel durations", words, reading)
 
 
-def _idle(busy: Busy, steps: int) -> Iterator[Answer]:
+def _idle(busy: Busy, steps: int) -> Iterator[StepAnswer]:
     """Answer how long the device had nothing to do between the first kernel and the last."""
     words = (
         f"{busy.idle_share:.1%} of the time from the first kernel to the last, "
@@ -337,7 +337,7 @@ def _idle(busy: Busy, steps: int) -> Iterator[Answer]:
         )
     elif busy.long_pauses:
         reading = "the device is fed but for some pauses"
-    yield Answer("idle time", words, reading)
+    yield StepAnswer("idle time", words, reading)
 
 
 def _longest(kernels: Iterable[Kernel]) -> list[Kernel]:

@@ -18,7 +18,7 @@ from bench_lib.launch.profiled import Profiled, run_profile
 from bench_lib.launch.wire import MEASURED, ProfileRequest
 from bench_lib.model import Case, Environment, Hardware, KernelTable, UserError
 from bench_lib.profiling import answers, store, traces
-from bench_lib.profiling.answers import Answer
+from bench_lib.profiling.answers import StepAnswer
 from bench_lib.profiling.kernels import table
 from bench_lib.profiling.store import Profile
 from bench_lib.storage.history import utc_now
@@ -35,7 +35,7 @@ class ProfiledWork:
     label: str
     """``rank 1``; empty of one alone."""
     kernels: KernelTable
-    answers: list[Answer]
+    answers: list[StepAnswer]
     trace: Path | None = None
     plain_step_s: float | None = None
     """A step without the profiler, and one with it."""

@@ -62,8 +62,7 @@ class Card:
     is_virtual: bool = False
     """Whether it is a virtual function: its sensors are those of the table alone."""
     quirks: Sequence[str] = ()
-    """What it gets wrong: ``repeated clock``, ``hotspot flag``, ``slow die``, ``stuck flag``,
-    ``stopped clock``, ``backward counter``."""
+    """What it gets wrong: ``repeated clock``, ``hotspot flag``, ``slow die``."""
 
     @property
     def devices(self) -> list[dict[str, Any]]:

@@ -126,8 +126,6 @@ class Present:
         counts = {name: int(count) for name, count in self._held(device, now).items()}
         if "repeated clock" in device["quirks"]:
             counts |= dict.fromkeys(("ppt", "socket_thermal", "hbm_thermal"), now)
-        if "backward counter" in device["quirks"]:
-            counts["vr_thermal"] = 2**31 - now
         return counts
 
     def _held(self, device: Device, now: int) -> dict[str, float]:
@@ -154,8 +152,7 @@ class Present:
         bits = {"ppt": 0, "socket_thermal": 34, "vr_thermal": 38, "hbm_thermal": 34}
         shares = device["held_back"] if self._works(device) else {}
         held = sum(1 << bits[name] for name, share in shares.items() if share)
-        quirks = {"hotspot flag": 36, "stuck flag": 38}
-        return held | sum(1 << bit for name, bit in quirks.items() if name in device["quirks"])
+        return held | ("hotspot flag" in device["quirks"]) << 36
 
 
 def is_alive(pid: int) -> bool:
