@@ -798,8 +798,7 @@ class SlowDown:
     """Changes in the environment with the first slower night, in words."""
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """The run and the device of a process; each is empty if unknown."""
 
     run: str = ""

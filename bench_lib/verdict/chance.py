@@ -7,10 +7,8 @@ tolerance, and it does so beyond chance.
 from __future__ import annotations
 
 import math
-import statistics
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bench_lib.findings import Difference
 from bench_lib.model import Finding, Status, Verdict
@@ -61,11 +59,17 @@ def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list
         [question.tolerance + question.allowance for question in family],
         others,
     )
-    moved = _moved_together([comparison for comparison in compared if comparison is not None])
+    directions = [comparison.direction for comparison in compared if comparison is not None]
+    moved = {
+        way: (n, len(directions))
+        for way in (1, -1)
+        if (n := directions.count(way)) > MOVED_TOGETHER * len(directions)
+        and len(directions) >= AGREEING * 2
+    }
     return [
         _hunch(question)
         if comparison is None or _has_too_few(question.contrast)
-        else _verdict(question, comparison, _status(question, comparison), moved)
+        else _verdict(question, comparison, moved.get(comparison.direction))
         for question, comparison in zip(family, compared, strict=True)
     ]
 
@@ -75,102 +79,58 @@ def _has_too_few(contrast: Contrast) -> bool:
     return contrast.baseline is not None and len(contrast.baseline) < AGREEING
 
 
-def _status(question: Question, comparison: Comparison) -> Status:
-    direction = _direction(comparison)
+def _verdict(question: Question, comparison: Comparison, moved: tuple[int, int] | None) -> Verdict:
+    contrast, agreeing = comparison.contrast, comparison.agreeing
+    status = _status(question, comparison, agreeing)
+    is_blind, part = status is Status.NOISY, comparison.costliest
+    limit = part or (comparison.process if is_blind else None)
+    difference = Difference(
+        candidate=len(contrast.candidate),
+        baseline=len(question.contrast.baseline or ()),
+        agreeing=agreeing,
+        is_certain=status in (Status.REGRESSED, Status.IMPROVED),
+        limit="" if limit is None else "process" if part is None else part.component,
+        limit_sd=0.0 if limit is None else math.sqrt(limit.variance),
+        detects=comparison.detectable if is_blind else None,
+        family=growth(comparison.shift) if comparison.shift else None,
+        set_aside=comparison.set_aside,
+        moved=moved,
+        is_new_device=question.is_new_device,
+        in_bursts=question.in_bursts,
+    )
+    # Whether the case has, or would be given, enough processes to be called anything.
+    can_be_called = max(contrast.planned, len(contrast.candidate)) >= AGREEING
+    return Verdict(
+        status,
+        question.metric.name,
+        "",
+        *_values(question.metric, contrast),
+        question.metric.unit,
+        ratio=comparison.ratio,
+        interval=comparison.interval,
+        tolerance=comparison.tolerance,
+        detectable_effect=comparison.detectable if can_be_called else None,
+        against=question.against,
+        findings=[difference, *question.findings],
+    )
+
+
+def _status(question: Question, comparison: Comparison, agreeing: int) -> Status:
+    direction = comparison.direction
     # One odd process, or pair, of several makes no change, however odd it is.
-    agreeing = _agreeing(comparison, direction) >= AGREEING
-    if direction > 0 and agreeing and comparison.p_slower < ALPHA:
+    if direction > 0 and agreeing >= AGREEING and comparison.p_slower < ALPHA:
         return Status.REGRESSED
-    if direction < 0 and agreeing and comparison.p_faster < ALPHA:
+    if direction < 0 and agreeing >= AGREEING and comparison.p_faster < ALPHA:
         return Status.IMPROVED
     if comparison.detectable - question.allowance > BLIND * question.tolerance:
         return Status.NOISY
     return Status.SUSPECT if direction > 0 else Status.OK
 
 
-def _can_be_called(comparison: Comparison) -> bool:
-    """Whether the case has, or would be given, enough processes to be called anything."""
-    contrast = comparison.contrast
-    return max(contrast.planned, len(contrast.candidate)) >= AGREEING
-
-
-def _moved_together(
-    comparisons: Sequence[Comparison],
-) -> Callable[[Comparison], tuple[int, int] | None]:
-    """Return what tells of a case that moved as most did how many did, and of how many."""
-    directions = Counter(_direction(comparison) for comparison in comparisons)
-
-    def moved(comparison: Comparison) -> tuple[int, int] | None:
-        n, of = directions[_direction(comparison)], len(comparisons)
-        if of < AGREEING * 2 or not _direction(comparison) or n <= MOVED_TOGETHER * of:
-            return None
-        return n, of
-
-    return moved
-
-
-def _direction(comparison: Comparison) -> int:
-    bound = comparison.bound
-    return (comparison.estimate > bound) - (comparison.estimate < -bound)
-
-
-def _agreeing(comparison: Comparison, direction: int) -> int:
-    """Return how many candidate processes, or pairs, are beyond the bound by themselves."""
-    contrast = comparison.contrast
-    before = statistics.fmean(contrast.baseline) if contrast.baseline else 0.0
-    before += comparison.shift
-    bound = comparison.bound
-    return sum([direction * (value - before) > bound for value in contrast.candidate])
-
-
-def _verdict(
-    question: Question,
-    comparison: Comparison,
-    status: Status,
-    moved: Callable[[Comparison], tuple[int, int] | None],
-) -> Verdict:
-    verdict = Verdict(
-        status,
-        question.metric.name,
-        unit=question.metric.unit,
-        ratio=comparison.ratio,
-        interval=comparison.interval,
-        tolerance=comparison.tolerance,
-        detectable_effect=comparison.detectable if _can_be_called(comparison) else None,
-        findings=[
-            replace(_found(question, comparison, status), moved=moved(comparison)),
-            *question.findings,
-        ],
-    )
-    return _valued(verdict, question.metric, comparison.contrast)
-
-
-def _found(question: Question, comparison: Comparison, status: Status) -> Difference:
-    direction, part = _direction(comparison), comparison.costliest
-    is_blind = status is Status.NOISY
-    variance = comparison.process.variance if part is None else part.variance
-    limit = "process" if part is None else part.component
-    is_told = is_blind or part is not None
-    return Difference(
-        candidate=len(comparison.contrast.candidate),
-        baseline=len(question.contrast.baseline or ()),
-        agreeing=_agreeing(comparison, direction) if direction else 0,
-        is_certain=status in (Status.REGRESSED, Status.IMPROVED),
-        limit=limit if is_told else "",
-        limit_sd=math.sqrt(variance) if is_told else 0.0,
-        detects=comparison.detectable if is_blind else None,
-        family=growth(comparison.shift) if comparison.shift else None,
-        set_aside=comparison.set_aside,
-        is_new_device=question.is_new_device,
-        in_bursts=question.in_bursts,
-    )
-
-
 def _hunch(question: Question) -> Verdict:
     """Say what one process, or one pair, suggests; it cannot tell software from chance."""
-    contrast = question.contrast
-    tolerance = question.tolerance + question.allowance
-    tolerance += usual_device(contrast)
+    contrast, metric = question.contrast, question.metric
+    tolerance = question.tolerance + question.allowance + usual_device(contrast)
     slower = contrast.estimate > math.log1p(tolerance)
     single = Difference(
         len(contrast.candidate),
@@ -178,21 +138,23 @@ def _hunch(question: Question) -> Verdict:
         is_new_device=question.is_new_device,
         in_bursts=question.in_bursts,
     )
-    verdict = Verdict(
+    return Verdict(
         Status.SUSPECT if slower else Status.OK,
-        question.metric.name,
-        unit=question.metric.unit,
+        metric.name,
+        "",
+        *_values(metric, contrast),
+        metric.unit,
         ratio=growth(contrast.estimate),
         tolerance=tolerance,
+        against=question.against,
         findings=[single, *question.findings],
     )
-    return _valued(verdict, question.metric, contrast)
 
 
-def _valued(verdict: Verdict, metric: Metric, contrast: Contrast) -> Verdict:
-    """Add the compared values, in the metric's unit; pairs have no value of their own."""
+def _values(metric: Metric, contrast: Contrast) -> tuple[float | None, float | None]:
+    """Return the compared values, in the metric's unit; pairs have no value of their own."""
     if contrast.baseline is None:
-        return verdict
+        return None, None
     sign = -1 if metric.more_is_better else 1
-    new, old = (statistics.fmean(side) for side in (contrast.candidate, contrast.baseline))
-    return replace(verdict, value=growth(sign * new), baseline=growth(sign * old))
+    new, old = (math.fsum(side) / len(side) for side in (contrast.candidate, contrast.baseline))
+    return growth(sign * new), growth(sign * old)

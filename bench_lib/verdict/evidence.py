@@ -137,15 +137,13 @@ class Evidence:
         """Whether the device waited for its host here and in the baseline."""
         return self.waits() and mostly_waited(self.references[PINNED])
 
-    def clocks(self) -> dict[str, ClockChange]:
-        """Return by reference how the device's clock compares, where its work follows it."""
-        if self.waits():
-            return {}
-        found = {
+    @cached_property
+    def clocks(self) -> dict[str, ClockChange | None]:
+        """How the device's clock compares, by reference; None where it cannot be."""
+        return {
             against: validity.clocks(self.candidate, self.like(against))
             for against in self.references
         }
-        return {against: clocks for against, clocks in found.items() if clocks is not None}
 
     def like(self, against: str) -> Sequence[ProcessSummary]:
         """Return the processes of a reference to compare with.
@@ -192,7 +190,7 @@ def drawn_alike(processes: Sequence[ProcessSummary], draw: Draw) -> list[Process
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
     """Whether the device waited for its host in more than half of some processes."""
-    return 2 * sum(p.host_bound for p in processes) > len(processes)
+    return 2 * [p.host_bound for p in processes].count(True) > len(processes)
 
 
 def differing(conditions: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:

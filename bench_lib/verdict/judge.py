@@ -142,11 +142,14 @@ def _verdicts(
                     families.setdefault(against, []).append(answer)
                 else:
                     found.append((case_id, _told(answer, metric)))
+        if evidence.turns is None:
+            continue
         if (question := turns.question(case_id, metric, evidence)) is not None:
             families.setdefault(REFERENCE, []).append(question)
     for against, family in families.items():
         others = _spreads(metric, suite, family) if against == REFERENCE else []
-        found += _answered(family, others)
+        answers = chance.answers(family, others)
+        found += [(q.case_id, answer) for q, answer in zip(family, answers, strict=True)]
     return found
 
 
@@ -225,19 +228,21 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
 
 def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | None:
     """Compare a metric's value of each process, of one state, on the same device if possible."""
-    if metric.in_place_of_host and not any(p.host_bound for p in evidence.candidate):
-        return None
     candidate, old = evidence.candidate, evidence.like(against)
-    if any(p.n < metric.iterations for p in (*candidate, *evidence.references[against])):
+    if not metric.known(candidate):  # as for most metrics of most cases
+        return None
+    if metric.in_place_of_host and not any(p.host_bound for p in candidate):
+        return None
+    if metric.lacks_iterations(*candidate, *evidence.references[against]):
         return None
     try:
         state = metric.common_state(candidate, evidence.references[PINNED])
     except ValueError:
         return None
     new, before = (_placed(metric, side, state) for side in (candidate, old))
-    if not new or not before:  # as for most metrics of most cases
+    if not new or not before:
         return None
-    clock = validity.clocks(candidate, old) if metric is LEADING else None
+    clock = evidence.clocks[against] if metric is LEADING else None
     return Sides(
         new,
         before,
@@ -257,7 +262,7 @@ def _placed(
 def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
     """Say why a metric that the case asks for could not be compared; None if nobody asks."""
     sides = evidence.candidate, evidence.references[PINNED]
-    if any(p.n < metric.iterations for side in sides for p in side):
+    if metric.lacks_iterations(*sides[0], *sides[1]):
         return Verdict(Status.SKIPPED, metric.name, findings=[TooFewIterations(metric.iterations)])
     if metric is LEADING:
         return _otherwise_measured(evidence)
@@ -325,17 +330,7 @@ def judge_samples(
         Question(case_id, metric, PINNED, each, tolerance, (allowances or {}).get(case_id, 0.0))
         for case_id, each in cases.items()
     ]
-    return dict(_answered(questions))
-
-
-def _answered(
-    family: Sequence[Question], others: Sequence[Contrast] = ()
-) -> list[tuple[str, Verdict]]:
-    """Answer a family together: each question's case, and the verdict with its baseline."""
-    return [
-        (question.case_id, replace(verdict, against=question.against))
-        for question, verdict in zip(family, chance.answers(family, others), strict=True)
-    ]
+    return dict(zip(cases, chance.answers(questions), strict=True))
 
 
 def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison | None:
@@ -451,8 +446,9 @@ def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Ver
     """
     if evidence.any_clock:
         return list(verdicts)
-    own = evidence.clocks()
-    one = evidence.alone.clocks() if evidence.alone is not None else {}
+    own = {} if evidence.waits() else evidence.clocks
+    is_held = evidence.alone is not None and not evidence.alone.waits()
+    one = evidence.alone.clocks if evidence.alone is not None and is_held else {}
     alone = evidence.alone.candidate if evidence.alone is not None else ()
     in_bursts = any(process.in_bursts for process in alone)  # at a clock that no rank has
     return [

@@ -271,15 +271,19 @@ def clocks(
     sources = {p.clock_source for p in (*candidate, *baseline) if p.clock_mhz} - {None}
     if not new or not old or len(sources) > 1:
         return None
-    change = statistics.fmean(new) - statistics.fmean(old)
+    here, there = (sum(side) / len(side) for side in (new, old))
     # One candidate tells nothing of how far clocks swing; the baseline's processes do.
-    swing = max((statistics.stdev(side) for side in (new, old) if len(side) > 1), default=0.0)
+    swing = max(_spread(new, here), _spread(old, there))
     error = swing * math.sqrt(1 / len(new) + 1 / len(old))
-    equal = abs(change) <= max(SAME_CLOCK, CLOCK_CHANCE * error)
+    equal = abs(here - there) <= max(SAME_CLOCK, CLOCK_CHANCE * error)
     powers = tuple([p.power_w for p in side if p.power_w] for side in (candidate, baseline))
     return ClockChange(
-        math.exp(statistics.fmean(new)),
-        math.exp(statistics.fmean(old)),
-        0.0 if equal else math.expm1(change),
+        math.exp(here),
+        math.exp(there),
+        0.0 if equal else math.expm1(here - there),
         (statistics.median(powers[0]), statistics.median(powers[1])) if all(powers) else None,
     )
+
+
+def _spread(values: Sequence[float], mean: float) -> float:
+    return math.dist(values, [mean] * len(values)) / math.sqrt(max(1, len(values) - 1))

@@ -64,16 +64,16 @@ def _others() -> Iterator[Metric]:
 
 def of(name: str) -> Metric:
     """Return the metric of a verdict; one that is not installed is what its name says."""
-    others = {metric.name: metric for metric in SERVING}
-    known = find(name) or others.get(name) or named(name) or named(name, more_is_better=False)
+    known = find(name) or next((metric for metric in SERVING if metric.name == name), None)
+    known = known or named(name) or named(name, more_is_better=False)
     assert known is not None
     return known
 
 
 def find(name: str) -> Metric | None:
     """Return the metric that a verdict's name means; None if there is no such metric."""
-    told = (metric for metric in registered().values() if metric.told_as == name)
-    return registered().get(name) or next(told, None)
+    known = registered()
+    return known.get(name) or next((m for m in known.values() if m.told_as == name), None)
 
 
 def limited_by_name() -> dict[str, float | None]:

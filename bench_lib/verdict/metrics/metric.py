@@ -145,6 +145,10 @@ class Metric:
             and (not states or p.states.get(own) in states)
         ]
 
+    def lacks_iterations(self, *processes: ProcessSummary) -> bool:
+        """Whether any has too few iterations for it."""
+        return self.iterations > 1 and min(p.n for p in processes) < self.iterations
+
     def values(self, processes: Iterable[ProcessSummary], *states: str | None) -> list[float]:
         """Return the values of the processes that are ``known``, in the metric's unit."""
         return [process.values[self.name] for process in self.known(processes, *states)]

@@ -273,10 +273,24 @@ class Comparison:
         """Candidate over baseline, without what the family shares."""
         return growth(self.estimate)
 
-    @property
+    @cached_property
     def bound(self) -> float:
         """Logarithm of the ratio up to which nothing is suspicious."""
         return math.log1p(self.tolerance)
+
+    @property
+    def direction(self) -> int:
+        """Whether the case looks slower (1), faster (-1), or neither."""
+        return (self.estimate > self.bound) - (self.estimate < -self.bound)
+
+    @property
+    def agreeing(self) -> int:
+        """How many candidate processes, or pairs, by themselves look as the case does."""
+        if not (direction := self.direction):
+            return 0
+        new, old = self.contrast.candidate, self.contrast.baseline
+        before = (math.fsum(old) / len(old) if old else 0.0) + self.shift
+        return sum([direction * (value - before) > self.bound for value in new])
 
     @property
     def costliest(self) -> Part | None:
