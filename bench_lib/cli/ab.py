@@ -227,7 +227,7 @@ def _compare(device: Hardware, settings: Settings, cases: Sequence[Case]) -> Com
     pairs, most_pairs, folder = settings.processes, settings.planned, settings.history
     assert folder is not None
     sides = dict(sorted(settings.sides.items()))
-    known = pace.Pace(pace.past(folder, device.key))
+    known = pace.read(folder, device.key)
     least, longest = (comparing.expected_s(cases, n, known) for n in (pairs, most_pairs))
     say(
         f"{many(len(cases), 'case')} on {device.key} in {pairs} pairs, "

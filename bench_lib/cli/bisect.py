@@ -90,7 +90,7 @@ def bisect(
     search = ChangeSearch(len(line) - 1, asked.limits.tolerance, share, pair_noise(runs, asked.id))
     hunt = Bisecting(asked, device, line, search, *places, say)
     pairs = search.expected_pairs()
-    takes_s = pairs * ab.expected_s([asked], 1, pace.Pace(pace.past(history, device.key)))
+    takes_s = pairs * ab.expected_s([asked], 1, pace.read(history, device.key))
     say(f"{many(search.last, 'candidate')} after {line[0]} up to {line[-1]}, on {device.key}")
     say(
         f"about {many(pairs, 'pair')} and {duration(takes_s)}, besides making the candidates, if "

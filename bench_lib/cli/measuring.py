@@ -141,13 +141,13 @@ class Measuring:
         It says how far it is with ``cases``.
         """
         from bench_lib.engine.engine import opened
-        from bench_lib.engine.pace import Pace, ProgressLines, past
+        from bench_lib.engine.pace import Pace, ProgressLines, read
         from bench_lib.engine.settings import REFERENCE, Settings, Side
         from bench_lib.studies.figures import figures_of
 
         keeping = self._keeping
         least = {case.id: least_s([case]) for case in cases}
-        pace = Pace({**least, **past(keeping.history, self.device.key)})
+        pace = Pace({**least, **read(keeping.history, self.device.key).seconds})
         sides = {"": Side(environment=self._variables)}
         if keeping.reference and keeping.judge:
             sides[REFERENCE] = Side(keeping.reference, self._variables)

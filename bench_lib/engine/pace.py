@@ -6,9 +6,9 @@ import datetime as dt
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -34,84 +34,20 @@ def name_of(nodeid: str) -> str:
 
 @dataclass(frozen=True)
 class Pace:
-    """Estimates of how long cases take."""
+    """What the last runs tell of cases, by case id and by node id."""
 
-    past: Mapping[str, float]
-    """Seconds in one process, by case id and by node id."""
-    processes: int = 1
+    seconds: Mapping[str, float]
+    """What one process takes, but for the start of workers, which any case may be the first of."""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """The id of the device that measured it last."""
 
     def of(self, nodeid: str) -> float | None:
         """Return the seconds that a test, or a case by its id, may take; None if not known."""
-        seconds = self.past.get(nodeid)
-        if seconds is None:
-            seconds = self.past.get(name_of(nodeid))
-        if seconds is None:
-            seconds = self._like(name_of(nodeid))
-        return None if seconds is None else seconds * self.processes
+        return self.seconds.get(nodeid, self.seconds.get(name_of(nodeid)))
 
-    def _like(self, name: str) -> float | None:
-        """Return what those took whose ids begin alike and share most words, at least half."""
-        words = set(name.split("-"))
-        alike: dict[int, list[float]] = {}
-        for other, seconds in self._by_first_word.get(name.partition("-")[0], []):
-            alike.setdefault(len(words & other), []).append(seconds)
-        closest = max(alike, default=0)
-        return statistics.median(alike[closest]) if 2 * closest >= len(words) else None
-
-    @cached_property
-    def _by_first_word(self) -> dict[str, list[tuple[frozenset[str], float]]]:
-        found: dict[str, list[tuple[frozenset[str], float]]] = {}
-        for name, seconds in self.past.items():
-            if "::" not in name:
-                entry = frozenset(name.split("-")), seconds
-                found.setdefault(name.partition("-")[0], []).append(entry)
-        return found
-
-
-def past(
-    folder: Path, key: str, *, but: Path | None = None, starts: bool = True
-) -> dict[str, float]:
-    """Return by case id and by node id what one process of it took, in seconds.
-
-    The run whose file is ``but`` does not count.  Files and lines that cannot be read say nothing.
-    Without ``starts`` the time to start workers, which a run's first case has, does not count.
-    """
-    found: dict[str, list[float]] = {}
-    for tries in _runs(folder, key, but):
-        for name, seconds in _taken(tries, starts=starts).items():
-            found.setdefault(name, []).append(seconds)
-    return {name: statistics.median(seconds[:RUNS]) for name, seconds in found.items()}
-
-
-def last_devices(folder: Path, key: str, *, but: Path | None = None) -> dict[str, str]:
-    """Return by case id and by node id the id of the device that measured it last.
-
-    The run whose file is ``but`` does not count.  Files and lines that cannot be read say nothing.
-    """
-    found: dict[str, str] = {}
-    for tries in _runs(folder, key, but):
-        of_run: dict[str, str] = {}
-        for tried in tries:
-            if tried.attempt.device_uuid is not None:
-                names = (tried.case.id, *([tried.nodeid] if tried.nodeid else []))
-                of_run |= dict.fromkeys(names, tried.attempt.device_uuid)
-        found = {**of_run, **found}
-    return found
-
-
-def _runs(folder: Path, key: str, but: Path | None) -> Iterator[list[_Tried]]:
-    """Yield the first looks of each run, the newest run first."""
-    runs = Runs(folder)
-    try:
-        own = [file for file in runs.files if file.key == key and file.path != but]
-    except HistoryError:
-        return
-    left = MOST_BYTES
-    for _, data in runs.content(reversed(own[-MOST_RUNS:]), lambda _problem: None):
-        yield list(_tries(data[:left]))
-        left -= len(data)
-        if left <= 0:
-            return
+    def device_of(self, nodeid: str) -> str:
+        """Return the id of the device that measured a test last; empty if unknown."""
+        return self.devices.get(nodeid) or self.devices.get(name_of(nodeid), "")
 
 
 @dataclass(frozen=True)
@@ -141,8 +77,53 @@ class _Tried:
 _DECODER = msgspec.json.Decoder(_Tried)
 
 
-def _tries(data: bytes) -> Iterator[_Tried]:
-    """Yield the first looks in a run's file."""
+def read(folder: Path, key: str, *, but: Path | None = None) -> Pace:
+    """Return what the last runs on a kind of hardware tell; the one whose file is ``but`` nothing.
+
+    Files and lines that cannot be read say nothing.
+    """
+    seconds: dict[str, list[float]] = defaultdict(list)
+    devices: dict[str, str] = {}
+    for data in _newest(folder, key, but):
+        took: dict[str, float] = defaultdict(float)
+        by: dict[str, set[int]] = defaultdict(set)
+        tests: dict[str, str] = {}
+        of_run: dict[str, str] = {}
+        for tried in _first_tries(data):
+            attempt, case_id = tried.attempt, tried.case.id
+            took[case_id] += max(0.0, attempt.took_s - attempt.phases_s.get(FORK, 0.0))
+            by[case_id].add(attempt.process)
+            if tried.nodeid is not None:
+                tests[case_id] = tried.nodeid
+            if attempt.device_uuid is not None:
+                of_run |= dict.fromkeys((case_id, tried.nodeid or case_id), attempt.device_uuid)
+        of_tests: dict[str, float] = defaultdict(float)
+        for case_id, total_s in took.items():
+            each_s = total_s / len(by[case_id])
+            seconds[case_id].append(each_s)
+            if case_id in tests:
+                of_tests[tests[case_id]] += each_s
+        for nodeid, each_s in of_tests.items():
+            seconds[nodeid].append(each_s)
+        devices = {**of_run, **devices}
+    return Pace({name: statistics.median(each[:RUNS]) for name, each in seconds.items()}, devices)
+
+
+def _newest(folder: Path, key: str, but: Path | None) -> Iterator[bytes]:
+    """Yield what is in the files of runs, the newest first."""
+    runs, left = Runs(folder), MOST_BYTES
+    try:
+        own = [file for file in runs.files if file.key == key and file.path != but]
+    except HistoryError:
+        return
+    for _, data in runs.content(reversed(own[-MOST_RUNS:]), lambda _problem: None):
+        yield data[:left]
+        left -= len(data)
+        if left <= 0:
+            return
+
+
+def _first_tries(data: bytes) -> Iterator[_Tried]:
     for text in data.splitlines():
         try:
             tried = _DECODER.decode(text)
@@ -150,23 +131,6 @@ def _tries(data: bytes) -> Iterator[_Tried]:
             continue
         if not tried.attempt.replays and not tried.attempt.confirms:
             yield tried
-
-
-def _taken(tries: Iterable[_Tried], *, starts: bool) -> dict[str, float]:
-    seconds: dict[str, float] = {}
-    processes: dict[str, set[int]] = {}
-    tests: dict[str, str] = {}
-    for tried in tries:
-        case_id = tried.case.id
-        start_s = 0.0 if starts else tried.attempt.phases_s.get(FORK, 0.0)
-        seconds[case_id] = seconds.get(case_id, 0.0) + max(0.0, tried.attempt.took_s - start_s)
-        processes.setdefault(case_id, set()).add(tried.attempt.process)
-        if tried.nodeid is not None:
-            tests[case_id] = tried.nodeid
-    taken = {case_id: total / len(processes[case_id]) for case_id, total in seconds.items()}
-    for case_id, nodeid in tests.items():
-        taken[nodeid] = taken.get(nodeid, 0.0) + taken[case_id]
-    return taken
 
 
 SLACK = 0.08
@@ -211,8 +175,16 @@ def queues(found: Mapping[str, int], devices: int) -> list[Sequence[str]]:
 
 
 EVERY_S = 15.0
-"""At most this long between two lines, and a phase that is shorter has none."""
-TENTHS = 10
+"""At least this long between two lines, and a phase that is shorter has none."""
+
+
+@dataclass
+class _Lane:
+    """The remaining tasks of one device, in turn."""
+
+    left: dict[str, float | None]
+    """Seconds that each may take, if known."""
+    since: float
 
 
 class ProgressLines(Progress):
@@ -221,7 +193,7 @@ class ProgressLines(Progress):
     def __init__(
         self,
         say: Callable[[str], None],
-        pace: Callable[[str], Pace] = lambda _phase: Pace({}),
+        pace: Callable[[str], Pace],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -234,8 +206,7 @@ class ProgressLines(Progress):
         self._total = 0
         self._lanes: list[_Lane] = []
         self._taken: list[float] = []
-        self._start = self._last = -math.inf
-        self._tenth = 0
+        self._last = -math.inf
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /) -> None:
         """Begin a phase that does each lane's tests, or cases, one after the other."""
@@ -243,9 +214,7 @@ class ProgressLines(Progress):
         self._phase, self._taken = phase, []
         self._lanes = [_Lane({name: known.of(name) for name in lane}, now) for lane in lanes]
         self._total = sum(len(lane.left) for lane in self._lanes)
-        self.began = True
-        self._start = self._last = now
-        self._tenth = 0
+        self.began, self._last = True, now
         left_s = self.left_s()
         if self._total and left_s is not None and left_s >= EVERY_S:
             self._say(self._line(left_s))
@@ -254,31 +223,25 @@ class ProgressLines(Progress):
         """Note that a test is over; one that is in no lane changes nothing."""
         now = self._clock()
         for lane in self._lanes:
-            if name not in lane.left:
-                continue
-            del lane.left[name]
-            self._taken.append(now - lane.since)
-            lane.since = now
-            left_s, tenth = self.left_s(), TENTHS * len(self._taken) // self._total
-            lasts = now - self._start + (left_s or 0.0) >= EVERY_S
-            if lasts and (tenth > self._tenth or now - self._last >= EVERY_S):
-                self._last, self._tenth = now, tenth
-                self._say(self._line(left_s))
+            if name in lane.left:
+                del lane.left[name]
+                self._taken.append(now - lane.since)
+                lane.since = now
+                if now - self._last >= EVERY_S:
+                    self._last = now
+                    self._say(self._line(self.left_s()))
 
     def left_s(self) -> float | None:
         """Return the seconds that the longest lane needs; unknown times count like the others."""
         mean = sum(self._taken) / len(self._taken) if self._taken else None
         longest = 0.0
         for lane in self._lanes:
-            if not lane.left:
-                continue
-            known = [seconds for seconds in lane.left.values() if seconds is not None]
-            unknown = len(lane.left) - len(known)
-            if unknown and mean is None:
+            takes = [mean if seconds is None else seconds for seconds in lane.left.values()]
+            known = [seconds for seconds in takes if seconds is not None]
+            if len(known) < len(takes):
                 return None
-            first = next(iter(lane.left.values()))
-            running = min(self._clock() - lane.since, (mean or 0.0) if first is None else first)
-            longest = max(longest, sum(known) + unknown * (mean or 0.0) - running)
+            running = min(self._clock() - lane.since, known[0]) if known else 0.0
+            longest = max(longest, sum(known) - running)
         return longest
 
     def _line(self, left_s: float | None) -> str:
@@ -292,15 +255,6 @@ class ProgressLines(Progress):
         if len(self._lanes) == 1:
             line += f"; now {name_of(next(iter(self._lanes[0].left)))}"
         return line
-
-
-@dataclass
-class _Lane:
-    """The remaining tasks of one device, in turn."""
-
-    left: dict[str, float | None]
-    """Seconds that each may take, if known."""
-    since: float
 
 
 def duration(seconds: float) -> str:

@@ -95,19 +95,21 @@ class PerfSession(Selection):
     def progress(self) -> ProgressLines:
         """Says how far the run is."""
 
-        def pace(phase: str) -> Pace:
+        def known(phase: str) -> Pace:
             sides = 1 if self.options.settings.reference is None else 2
             processes = {MEASURING: sides * self.options.settings.processes, LOOKING_AGAIN: sides}
-            return Pace(self.past, processes[phase]) if phase in processes else Pace({})
+            if (times := processes.get(phase)) is None:
+                return Pace({})
+            return Pace({name: times * each_s for name, each_s in self.pace.seconds.items()})
 
         is_silent = self.config.get_verbosity() <= SILENT
-        return ProgressLines((lambda _line: None) if is_silent else self.say, pace)
+        return ProgressLines((lambda _line: None) if is_silent else self.say, known)
 
     @cached_property
-    def past(self) -> dict[str, float]:
-        """Times of cases in the last runs of this hardware, in seconds."""
-        own = self.engine.suite.writer.path
-        return pace.past(self.options.history, self.device().key, but=own)
+    def pace(self) -> Pace:
+        """What the last runs on this hardware tell of tests."""
+        own = None if self.suite is None else self.suite.writer.path
+        return pace.read(self.options.history, self.device().key, but=own)
 
     def plan(self, nodeids: Sequence[str], workers: int) -> Mapping[str, int]:
         """Return which of so many xdist workers' devices measures each test.
@@ -115,16 +117,12 @@ class PerfSession(Selection):
         It is the one that measured it last, unless some would wait long for others.
         """
         if self._plan is None or not self._plan.keys() >= set(nodeids):
-            key, own = self.device().key, None if self.suite is None else self.suite.writer.path
-            last = pace.last_devices(self.options.history, key, but=own)
             index = {d.uuid: i for i, d in enumerate(self.devices[:workers]) if d.uuid}
             homes = {}
             for nodeid in nodeids:
-                uuid = last.get(nodeid) or last.get(pace.name_of(nodeid))
-                homes[nodeid] = index.get(uuid or "", devices.device_of(nodeid, workers))
-            # Each device starts workers, whichever case was the first of an earlier run.
-            past = pace.past(self.options.history, key, but=own, starts=False)
-            self._plan = pace.balanced(homes, workers, Pace(past).of)
+                uuid = self.pace.device_of(nodeid)
+                homes[nodeid] = index.get(uuid, devices.device_of(nodeid, workers))
+            self._plan = pace.balanced(homes, workers, self.pace.of)
             for idle in set(range(workers)) - set(self._plan.values()):
                 self.engine.unshare(self.devices[idle])
         return self._plan
