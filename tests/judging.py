@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from bench_lib import reasons
 from bench_lib.model import Verdict
 from bench_lib.verdict import judge
-from bench_lib.verdict.judge import Evidence
+from bench_lib.verdict.evidence import Evidence
 
 
 def verdicts_of(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:

@@ -12,7 +12,7 @@ from builders import make_baseline, make_process
 from scripts import script
 
 from bench_lib.verdict import judge
-from bench_lib.verdict.judge import Evidence
+from bench_lib.verdict.evidence import Evidence
 
 error_rates = script("benchmarks/error_rates.py")
 MACHINE = error_rates.Machine()

@@ -36,7 +36,7 @@ from bench_lib.model import (
     Verdict,
 )
 from bench_lib.verdict import judge, metrics
-from bench_lib.verdict.judge import Evidence
+from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.metrics import LEADING, registered, summarise
 from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.statistics.iterations import percentile, spread

@@ -52,7 +52,7 @@ JUDGED = """
 from builders import make_measurement
 from dataclasses import replace
 from judging import verdicts_of
-from bench_lib.verdict import judge
+from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.metrics import summarise
 from bench_lib.model import Accepted, Baseline
 from bench_lib.verdict.metrics import registered
@@ -65,7 +65,7 @@ baseline = Baseline("case", [process(100)] * 5, Accepted("run", "first", "2026-0
 for size in (109, 111):
     [verdict] = [
         v
-        for v in verdicts_of({"case": judge.Evidence([process(size)] * 2, baseline)})["case"]
+        for v in verdicts_of({"case": Evidence([process(size)] * 2, baseline)})["case"]
         if v.metric == "host_memory"
     ]
     print(verdict.status.value, verdict.value, verdict.baseline, verdict.unit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench_lib.engine.device import HeldDevice
@@ -15,13 +15,10 @@ from bench_lib.profiling.profilers import with_torch
 LATE = "time limit"
 """The kind of a fault after which trying again would take as long again."""
 
-Say = Callable[[str], None]
-
 
 def look_into(
     held: HeldDevice,
     cases: Iterable[Case],
-    say: Say = lambda _line: None,
     side: str | None = None,
 ) -> Iterator[tuple[Case, KernelTable | str]]:
     """Profile cases that a device has measured: the kernels of each, or why there are none.
@@ -35,7 +32,6 @@ def look_into(
     again = []
     for case, found in held.profile((c for c in cases if c.launch.ranks == 1), side):
         if isinstance(found, str) and not found.startswith(LATE):
-            say(f"{case.id}: looked into once more: {found}")
             again.append(case)
         else:
             yield case, found
@@ -43,14 +39,12 @@ def look_into(
     for case in cases:
         if case.launch.ranks > 1:
             held.hold_for(case)
-            yield case, _of_ranks(case, held.device, say)
+            yield case, _of_ranks(case, held.device)
 
 
-def _of_ranks(case: Case, device: Hardware, say: Say) -> KernelTable | str:
+def _of_ranks(case: Case, device: Hardware) -> KernelTable | str:
     with temporary_folder() as folder:
         try:
-            return (
-                with_torch(case, device, Path(folder), ProfileRequest(5), say=say).seen[0].kernels
-            )
+            return with_torch(case, device, Path(folder), ProfileRequest(5)).seen[0].kernels
         except (CaseFault, CaseSkipped, UserError) as error:
             return str(error)

@@ -33,8 +33,7 @@ from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.runs import Runs
 from bench_lib.verdict import choices, families, judge, metrics, turns
-from bench_lib.verdict.evidence import PINNED, REFERENCE, Turns
-from bench_lib.verdict.judge import Evidence
+from bench_lib.verdict.evidence import PINNED, REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
 from bench_lib.verdict.severity import FAILING, PASSING, worst
 from bench_lib.verdict.stragglers import lagging

@@ -35,6 +35,7 @@ from bench_lib.storage.history import Run
 from bench_lib.storage.lines import HistoryError
 from bench_lib.storage.runs import ENDS, Runs
 from bench_lib.verdict import judge, metrics
+from bench_lib.verdict.evidence import differing
 from bench_lib.verdict.metrics import Metric
 from bench_lib.verdict.statistics.change import (
     AGREEING,
@@ -470,7 +471,7 @@ def _remarks(
         yield _incomparable(before, after, metric)
     if comparison is not None:
         yield from _about(comparison)
-    if unlike := judge.differing(after.conditions, before.conditions):
+    if unlike := differing(after.conditions, before.conditions):
         yield f"under other conditions: {'; '.join(unlike)}"
     here, there = _devices(old), _devices(new)
     if here and there and not here & there:

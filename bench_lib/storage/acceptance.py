@@ -28,6 +28,7 @@ from bench_lib.model import (
 )
 from bench_lib.storage.baselines import BaselineChange, BaselineFile
 from bench_lib.verdict import judge, metrics, validity
+from bench_lib.verdict.evidence import BETWEEN_DEVICES, differing
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
 from bench_lib.verdict.statistics.change import AGREEING
@@ -103,12 +104,12 @@ def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> valid
     INCOMPARABLE.
     """
     known = {**conditions_of(case, hardware), "launcher": None}  # which the environment tells
-    if baseline is None or judge.differing(known, baseline.conditions):
+    if baseline is None or differing(known, baseline.conditions):
         return None
     own = [p for p in baseline.processes if p.device_uuid and p.device_uuid == hardware.uuid]
     if len(own) >= AGREEING:
         return validity.level(own, case.limits.tolerance)
-    return validity.level(baseline.processes, case.limits.tolerance, judge.BETWEEN_DEVICES)
+    return validity.level(baseline.processes, case.limits.tolerance, BETWEEN_DEVICES)
 
 
 def mixed_conditions(devices: Iterable[Hardware]) -> list[str]:

@@ -29,7 +29,6 @@ from bench_lib.model import (
     NUMERICS,
     Accepted,
     Baseline,
-    Finding,
     Limits,
     MachineWarning,
     Origin,
@@ -39,14 +38,7 @@ from bench_lib.model import (
 )
 from bench_lib.verdict import chance, choices, exact, threshold, turns, validity
 from bench_lib.verdict.chance import Question
-from bench_lib.verdict.evidence import (
-    BETWEEN_DEVICES,
-    BETWEEN_HOST_STATES,
-    PINNED,
-    REFERENCE,
-    Evidence,
-    differing,
-)
+from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, PINNED, REFERENCE, Evidence
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
@@ -55,23 +47,6 @@ from bench_lib.verdict.severity import NOT_COMPARED, worst
 from bench_lib.verdict.statistics.change import AGREEING, Comparison, Contrast
 from bench_lib.verdict.statistics.change import compare as compare_suite
 from bench_lib.verdict.statistics.iterations import TRUST
-
-__all__ = [
-    "BETWEEN_DEVICES",
-    "Evidence",
-    "compare",
-    "differing",
-    "doubts_numerics",
-    "has_sound_numerics",
-    "is_suspicious",
-    "judge",
-    "judge_samples",
-    "leading",
-    "overall",
-    "sharper",
-    "stored_limits",
-]
-
 
 _SLOWER = (Status.REGRESSED, Status.SUSPECT)
 
@@ -141,7 +116,7 @@ def _verdicts(
                 if isinstance(answer, Question):
                     families.setdefault(against, []).append(answer)
                 else:
-                    found.append((case_id, _told(answer, metric)))
+                    found.append((case_id, answer))
         if evidence.turns is None:
             continue
         if (question := turns.question(case_id, metric, evidence)) is not None:
@@ -180,10 +155,6 @@ def _answers(
         return [question]
     unknown = _unknown(metric, evidence) if against == PINNED else None
     return [] if unknown is None else [unknown]
-
-
-def _told(verdict: Verdict, metric: Metric) -> Verdict:
-    return replace(verdict, metric=metric.told_as) if metric.told_as else verdict
 
 
 def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) -> Question | None:
@@ -261,30 +232,21 @@ def _placed(
 
 def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
     """Say why a metric that the case asks for could not be compared; None if nobody asks."""
-    sides = evidence.candidate, evidence.references[PINNED]
-    if metric.lacks_iterations(*sides[0], *sides[1]):
+    new, old = evidence.candidate, evidence.references[PINNED]
+    if metric.lacks_iterations(*new, *old):
         return Verdict(Status.SKIPPED, metric.name, findings=[TooFewIterations(metric.iterations)])
-    if metric is LEADING:
-        return _otherwise_measured(evidence)
+    if metric is LEADING and not {p.in_bursts for p in new} & {p.in_bursts for p in old}:
+        ways = ("in bursts", "under the power cap")
+        other = OtherState("clock", ways[not new[0].in_bursts], ways[new[0].in_bursts])
+        return Verdict(Status.INCOMPARABLE, metric.name, unit=metric.unit, findings=[other])
     if metric.in_place_of_host and evidence.waits_as_before:
         here, there = (
             " and ".join(sorted(state or "none" for state in metric.states(side) or {None}))
-            for side in sides
+            for side in (new, old)
         )
-        found: list[Finding] = [OtherState("device time", here, there)]
-        return Verdict(Status.NOISY, metric.name, unit=metric.unit, findings=found)
+        other = OtherState("device time", here, there)
+        return Verdict(Status.NOISY, metric.name, unit=metric.unit, findings=[other])
     return None
-
-
-def _otherwise_measured(evidence: Evidence) -> Verdict | None:
-    """Say that one side was measured in bursts and the other under the power cap."""
-    sides = evidence.candidate, evidence.references[PINNED]
-    if set.intersection(*({p.in_bursts for p in side} for side in sides)):
-        return None
-    ways = ("in bursts", "under the power cap")
-    here = evidence.candidate[0].in_bursts
-    found: list[Finding] = [OtherState("clock", ways[not here], ways[here])]
-    return Verdict(Status.INCOMPARABLE, LEADING.name, unit=LEADING.unit, findings=found)
 
 
 _NOBODYS = Baseline("", [], Accepted(run_id="", reason="", date=""))
@@ -299,7 +261,7 @@ def beside_time(
     """
     evidence = Evidence(candidate, replace(_NOBODYS, processes=list(old)), limits)
     return [
-        _told(verdict, metric)
+        verdict
         for metric in registered().values()
         if metric.rule is not Rule.CHANCE and metric.bound is None
         if metric.tolerance_in(limits) is not None

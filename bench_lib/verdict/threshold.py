@@ -38,7 +38,7 @@ def _unlike(metric: Metric, evidence: Evidence) -> Verdict:
     here = " or ".join(sorted(s or "unknown" for s in metric.states(evidence.candidate)))
     value = min(metric.values(evidence.candidate))
     found: list[Finding] = [OtherState("caches", here)]
-    return Verdict(Status.INCOMPARABLE, metric.name, value=value, unit=metric.unit, findings=found)
+    return Verdict(Status.INCOMPARABLE, metric.tells, value=value, unit=metric.unit, findings=found)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _held(
     a, b = (value, was) if metric.more_is_better else (was, value)
     ratio = b / a if a > 0 else math.inf
     return Verdict(
-        *(status, metric.name, "", value, was, metric.unit),
+        *(status, metric.tells, "", value, was, metric.unit),
         ratio=ratio if math.isfinite(ratio) else None,
         tolerance=bounds.tolerance,
         against=against,
@@ -119,7 +119,7 @@ def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     words = metric.worse if is_worse else metric.better
     return [
         Verdict(
-            *(status if is_worse else Status.IMPROVED, metric.name, "", value, was, metric.unit),
+            *(status if is_worse else Status.IMPROVED, metric.tells, "", value, was, metric.unit),
             tolerance=0.0,
             against=against,
             findings=[Told(words)],

@@ -122,6 +122,11 @@ class Metric:
         return asked
 
     @property
+    def tells(self) -> str:
+        """The metric's name in a verdict."""
+        return self.told_as or self.name
+
+    @property
     def is_limited_by_name(self) -> bool:
         """Whether a case asks for it by its own name, and not by a field of ``Limits``."""
         is_judged_anyway = self.rule is Rule.EXACT and self.tolerance is not None
