@@ -64,41 +64,26 @@ def parse(line: str) -> TelemetrySample:
         raise ValueError(f"the sampling process said {line.strip()[:200]!r}")
     if "error" in values:
         raise ValueError(str(values["error"]))
-    reasons, pids, kin, busy = (values.get(name) for name in ("throttle", "pids", "kin", "busy"))
-    names, trouble = values.get("names"), values.get("trouble")
+    pids, busy = (values.get(name) for name in ("pids", "busy"))
     return TelemetrySample(
         t=t,
-        source=str(values.get("source", "")),
+        source=values.get("source", ""),
         **{name: _figure(values.get(name)) for name in _FIGURES},
-        dies_mhz=_figures(values.get("dies_mhz")),
+        dies_mhz=_figures(values.get("dies_mhz", {})),
         utilization=share(values.get("utilization")),
-        throttle=tuple(
-            reason
-            for reason in (reasons if isinstance(reasons, list) else [])
-            if isinstance(reason, str)
-        ),
-        pids=_pids(pids) if isinstance(pids, list) else None,
-        kin=_pids(kin),
-        busy=_pids(busy) if isinstance(busy, list) else None,
-        names={
-            int(pid): str(name)
-            for pid, name in (names if isinstance(names, dict) else {}).items()
-            if pid.isdecimal()
-        },
-        counters=_figures(values.get("counters")),
-        trouble=None if trouble is None else str(trouble),
+        throttle=tuple(values.get("throttle", ())),
+        pids=None if pids is None else tuple(pids),
+        kin=tuple(values.get("kin", ())),
+        busy=None if busy is None else tuple(busy),
+        names={int(pid): name for pid, name in values.get("names", {}).items()},
+        counters=_figures(values.get("counters", {})),
+        trouble=values.get("trouble"),
     )
 
 
-def _figures(values: object) -> dict[str, float]:
-    named = values if isinstance(values, dict) else {}
-    found = {str(name): _figure(value) for name, value in named.items()}
+def _figures(values: Mapping[str, object]) -> dict[str, float]:
+    found = {name: _figure(value) for name, value in values.items()}
     return {name: figure for name, figure in found.items() if figure is not None}
-
-
-def _pids(values: object) -> tuple[int, ...]:
-    listed = values if isinstance(values, list) else []
-    return tuple(v for v in listed if isinstance(v, int) and not isinstance(v, bool))
 
 
 def share(value: object) -> float | None:
