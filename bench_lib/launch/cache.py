@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import tempfile
 from pathlib import Path
+
+from bench_lib.files import scratch
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """A disk is full, or a user's share of it."""
@@ -25,6 +26,4 @@ def cache_folder() -> Path:
         return Path(_for_now().name)
 
 
-@functools.cache
-def _for_now() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="bench-lib-")
+_for_now = functools.cache(scratch)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bench_lib.files import content, replace
+from bench_lib.files import content, replace, scratch
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import SHARED_VARIABLE
 from bench_lib.model import Fault
@@ -71,10 +71,7 @@ LEAST_FREE_BYTES = 2**20
 def temporary_folder(shared: str | None = None) -> tempfile.TemporaryDirectory[str]:
     """Make a folder for a worker's files, below ``shared`` where given; raises LaunchError."""
     try:
-        # A container's user, or another host, may leave files there that are not ours to remove.
-        return tempfile.TemporaryDirectory(
-            prefix="bench-lib-", dir=shared, ignore_cleanup_errors=True
-        )
+        return scratch(shared)
     except OSError as error:
         raise cannot_write(error, shared) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import os
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from bench_lib import backends
+from bench_lib import backends, files
 from bench_lib.engine.engine import Engine, opened
 from bench_lib.engine.processes import Companion
 from bench_lib.engine.settings import PLANNED, Settings
@@ -151,16 +152,17 @@ class Ending:
         with self._going_on(options.result):
             if options.result is not None:
                 options.result.parent.mkdir(parents=True, exist_ok=True)
-                options.result.write_text(json.dumps(result, indent=2))
+                files.replace(options.result, json.dumps(result, indent=2).encode())
         file = Path(options.csv_name)
         with self._going_on(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             is_new = not file.exists() or not file.stat().st_size
-            with file.open("a", newline="") as opened:
-                rows = csv.DictWriter(opened, list(result))
-                if is_new:
-                    rows.writeheader()
-                rows.writerow(result)
+            text = io.StringIO(newline="")
+            rows = csv.DictWriter(text, list(result))
+            if is_new:
+                rows.writeheader()
+            rows.writerow(result)
+            files.append(file, text.getvalue().encode())
             self.say(f"Benchmark result saved to {options.csv_name}")
 
     @contextlib.contextmanager

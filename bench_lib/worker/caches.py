@@ -13,7 +13,9 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from bench_lib.files import scratch
 from bench_lib.launch.cache import NO_ROOM, cache_folder
+from bench_lib.launch.wire import LOGS_VARIABLE
 from bench_lib.model import UserError
 
 FOLDERS = {
@@ -33,6 +35,8 @@ COMPILERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
 """Search for every convolution that is not in the database yet, among all solvers
 (MIOpen's documentation, "Find and immediate mode")."""
+RUNNERS = (LOGS_VARIABLE, "BENCH_LIB_RANKS")
+"""Variables that name the folder of our runner, who removes it where we are killed."""
 UNUSED_S = 3 * 86_400.0
 """A cache apart that nobody used for longer is removed: every night's is there after a weekend."""
 
@@ -43,11 +47,8 @@ def emptied(names: Collection[str] = tuple(FOLDERS)) -> Iterator[None]:
 
     ``names`` are those of FOLDERS that are meant.
     """
-    prefix = "bench-lib-cold-"
-    with (
-        tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as kept,
-        _in(Path(kept), names),
-    ):
+    within = next(filter(None, map(os.environ.get, RUNNERS)), None)
+    with scratch(within) as kept, _in(Path(kept), names):
         yield
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from bench_lib import files
 from bench_lib.worker.workload import UnsupportedError
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ WAIT, WARMUP, ACTIVE = 1, 2, 5
 """Steps passed over, run under the profiler, and kept, as ROCm's tool has them."""
 ROWS = 10
 """Operations in a table, and those whose own times are kept."""
-PART = ".part"
-"""At the end of a trace's name while it is written."""
 EXTERNAL = (
     "ROCP_TOOL_LIB",
     "ROCP_TOOL_LIBRARIES",
@@ -165,7 +164,8 @@ def traced(step: Callable[[], object], iterations: int, name: Callable[[int], st
 
     def ready(profiler: Any) -> None:
         traces.append(Path(name(profiler.step_num)))
-        profiler.export_chrome_trace(f"{traces[-1]}{PART}")
+        with files.replacing(traces[-1]) as part:
+            profiler.export_chrome_trace(str(part))
 
     with profile(
         activities=_activities(),
@@ -178,11 +178,9 @@ def traced(step: Callable[[], object], iterations: int, name: Callable[[int], st
                 step()
             profiler.step()
         _synchronize()
-    trace = traces[0]
-    Path(f"{trace}{PART}").replace(trace)  # the profiler itself is silent where it cannot write
     averages = profiler.key_averages()
     table = averages.table(sort_by=f"{_place()}_time_total")
-    return Capture(active, {"": table}, _own_times(averages, active), trace)
+    return Capture(active, {"": table}, _own_times(averages, active), traces[0])
 
 
 def tabled(step: Callable[[], object], iterations: int) -> Capture:

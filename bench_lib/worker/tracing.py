@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from bench_lib import files
 from bench_lib.launch.launchers import Placement, device_index, who_am_i
 from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import MEASURED, ProfileRequest, decode_case, write_whole
@@ -33,7 +34,6 @@ ROWS = 30
 MOST_PLAIN_S = 1.0
 """Most seconds of steps without a profiler, to know its cost; one runs in any case."""
 WARMUP_S, MOST_WARMUP_S = 0.5, 2.0
-PART = ".part"
 
 
 def main(order: Path, out: Path) -> int:
@@ -239,9 +239,8 @@ def _under(profiler: profile, step: Callable[[], object], clock: Clock, steps: i
 def _export(profiler: Any, kept: TraceFiles) -> None:
     """Write the trace; raises OSError where it is not there then, as the profiler does not."""
     path = kept.path("trace.json.gz")
-    partial = path.with_name(f"{PART}-{path.name}")  # its ending says that it is compressed
-    profiler.export_chrome_trace(str(partial))
-    partial.replace(path)
+    with files.replacing(path) as partial:
+        profiler.export_chrome_trace(str(partial))
     kept.add(trace=path.name)
 
 
@@ -251,9 +250,8 @@ def _tabulate(averages: Any, orders: Mapping[str, str], kept: TraceFiles) -> dic
     for title, column in orders.items():
         with kept.trying(f"no table by {title}"):
             path = kept.path(f"by_{title.replace(' ', '_')}.txt")
-            path.write_text(
-                averages.table(sort_by=column, row_limit=ROWS, max_name_column_width=80)
-            )
+            table = averages.table(sort_by=column, row_limit=ROWS, max_name_column_width=80)
+            files.replace(path, table.encode())
             tables[title] = path.name
     return tables
 
@@ -293,7 +291,8 @@ def _export_stacks(profiler: Any, clock: Clock, kept: TraceFiles) -> None:
     for title, metric in metrics.items():
         with kept.trying(f"no stacks by {title} time"):
             path = kept.path(f"stacks_{title}.txt")
-            profiler.export_stacks(str(path), metric)
+            with files.replacing(path) as partial:
+                profiler.export_stacks(str(partial), metric)
             if path.stat().st_size:
                 stacks[title] = path.name
             else:

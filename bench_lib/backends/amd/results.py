@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 import json
 import re
@@ -19,14 +20,15 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, BinaryIO, TypeVar
 
 from bench_lib.backends.profiler import ProfiledProcess, Results
 from bench_lib.backends.tool import ToolError
+from bench_lib.files import open_regular
 from bench_lib.formats import on_one_line
 from bench_lib.model import Kernel, KernelCall
 
@@ -39,6 +41,8 @@ DATABASE = b"SQLite format 3\0"
 """The first bytes of a database of rocprofv3."""
 LARGEST = 1e30
 """Bound of anything that a profiler counts."""
+MOST_BYTES = 2**32
+"""Of a table or a database; a larger one is more than a few steps."""
 LONGEST_NUMBER = 30
 LONGEST_LINE = 2**20
 """Characters; a longer line is no table's."""
@@ -73,11 +77,8 @@ def rows(
     profiler was ended is left out, and reported in ``problems``.  Raises ToolError if the file
     cannot be read, a column is missing, or ``take`` raises ValueError for any other row.
     """
-    if is_database(path):
-        raise ToolError(f"{path.name} is a database and no CSV; {_remedy(path)}")
     try:
-        torn = _ends_within_a_line(path)
-        with _opened(path) as file:
+        with _opened(path) as (file, torn):
             table = csv.reader(_lines(file))
             header = next(filter(None, table), [])
             places = [_place(column, header, path) for column in columns]
@@ -100,23 +101,38 @@ def rows(
                     raise ToolError(f"{path.name} cannot be read: row {at}: {what}") from None
                 yield took
     except (OSError, EOFError, csv.Error) as error:
-        raise ToolError(f"{path.name} cannot be read: {error}") from error
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise ToolError(f"{path.name} cannot be read: {why}") from error
 
 
 def columns_of(path: Path) -> list[str]:
     """Return the names of a file's columns; none where it cannot be read."""
     try:
-        with _opened(path) as file:
+        with _opened(path) as (file, _):
             return next(filter(None, csv.reader(_lines(file))), [])
-    except (OSError, EOFError, csv.Error):
+    except (ToolError, OSError, EOFError, csv.Error):
         return []
 
 
-def _opened(path: Path) -> IO[str]:
-    """Open a table, which rocprof-compute compresses since ROCm 10.1."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
-    return path.open(encoding="utf-8-sig", errors="replace", newline="")
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[IO[str], bool]]:
+    """Open a table, and tell whether it ends within a line.
+
+    rocprof-compute compresses tables since ROCm 10.1; one that is cut off cannot be read to its
+    end.  Raises ToolError for a database.
+    """
+    is_packed = path.suffix == ".gz"
+    with open_regular(path, MOST_BYTES) as file:
+        if _begins_as_database(file):
+            raise ToolError(f"{path.name} is a database and no CSV; {_remedy(path)}")
+        file.seek(max(0, file.seek(0, 2) - 1))
+        torn = not is_packed and file.read(1) not in (b"", b"\n", b"\r")
+        file.seek(0)
+        with (
+            gzip.open(file) if is_packed else nullcontext(file) as inner,
+            io.TextIOWrapper(inner, "utf-8-sig", errors="replace", newline="") as text,
+        ):
+            yield text, torn
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
@@ -126,10 +142,14 @@ def _lines(file: IO[str]) -> Iterator[str]:
 def is_database(path: Path) -> bool:
     """Tell whether a file is a database, whatever its name."""
     try:
-        with path.open("rb") as file:
-            return file.read(len(DATABASE)) == DATABASE
+        with open_regular(path, MOST_BYTES) as file:
+            return _begins_as_database(file)
     except OSError:
         return False
+
+
+def _begins_as_database(file: BinaryIO) -> bool:
+    return file.read(len(DATABASE)) == DATABASE
 
 
 def nanoseconds(text: str) -> int:
@@ -174,15 +194,6 @@ def _place(names: tuple[str, ...], header: Sequence[str], path: Path) -> int | N
     raise ToolError(f"{path.name} has no column {names[0]!r}; its columns are {there}")
 
 
-def _ends_within_a_line(path: Path) -> bool:
-    if path.suffix == ".gz":
-        return False  # one that is cut off cannot be read to its end
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - 1))
-        return file.read(1) not in (b"", b"\n", b"\r")
-
-
 # --- databases ---------------------------------------------------------------------------
 
 
@@ -192,6 +203,7 @@ def stored(path: Path, query: str) -> Iterator[Span]:
     A view may be anything, even endless, so only tables are read.
     """
     try:
+        open_regular(path, MOST_BYTES).close()  # SQLite opens it by itself
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             database.text_factory = lambda text: text.decode("utf-8", "replace")
             queries = _of_each_run(database, query)
@@ -204,6 +216,8 @@ def stored(path: Path, query: str) -> Iterator[Span]:
                             "time"
                         )
                     yield str(name), begin, end
+    except OSError as error:
+        raise ToolError(f"{path.name} cannot be read: {error.strerror}") from error
     except (sqlite3.Error, ValueError, OverflowError) as error:
         # Of a torn one even the words of an error may be no text.
         raise ToolError(
