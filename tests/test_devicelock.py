@@ -237,8 +237,9 @@ def test_two_users_exclude_each_other_and_each_is_named(tmp_path):
 # --- two containers ----------------------------------------------------------------------------
 
 
-CONTAINER = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "bash", "-euc"]
-"""Users, mounts and processes of its own, as a container has."""
+SPACES = ("--user", "--map-root-user", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup")
+CONTAINER = ["unshare", *SPACES, "--fork", "bash", "-euc"]
+"""Users, mounts, processes, a network and a host's name of its own, as a container has."""
 MOUNTED = """
 mkdir /tmp/here && mount --bind "$1" /tmp/here && mount --make-private /tmp/here
 export BENCH_LIB_LOCKS=/tmp/here

@@ -118,6 +118,12 @@ def test_a_file_is_replaced_by_one_with_the_mode_that_the_umask_asks_for(tmp_pat
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_line_is_added_to_what_is_there(tmp_path):
+    for line in (b"one\n", b"two\n"):
+        files.append(tmp_path / "table", line)
+    assert (tmp_path / "table").read_bytes() == b"one\ntwo\n"
+
+
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     (tmp_path / "page").write_bytes(b"old")
     with no_file_beyond(1000), pytest.raises(OSError, match="too large"):
@@ -125,13 +131,14 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"page": b"old"}
 
 
+@pytest.mark.parametrize("write", [files.replace, files.append])
 @pytest.mark.parametrize("odd", [name for name in ODD if name != "a sparse file"])
-def test_nothing_is_written_through_or_over_what_is_no_regular_file(tmp_path, odd):
+def test_nothing_is_written_through_or_over_what_is_no_regular_file(tmp_path, odd, write):
     plant, _ = ODD[odd]
     (tmp_path / "real").write_bytes(b"mine")
     plant(tmp_path / "odd")
-    with pytest.raises(OSError, match="it is no regular file; name another"):
-        files.replace(tmp_path / "odd", b"theirs")
+    with pytest.raises(OSError, match="it is no regular file|it is a link|Is a directory"):
+        write(tmp_path / "odd", b"theirs")
     assert (tmp_path / "real").read_bytes() == b"mine"
     assert not (tmp_path / "none").exists()
 
