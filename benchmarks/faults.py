@@ -2,10 +2,12 @@
 
     python benchmarks/faults.py [--cases 2000] [--faults 500] [--seed 1] [--kind WORDS]
     python benchmarks/faults.py --device cuda --faults 30 --minutes 8
+    python benchmarks/faults.py --device cuda --ranks 2 --faults 30 --at-once 4 --json out.json
 
 Everything is the project's own but the devices and what runs on them (`faults_worker`): the plugin,
 the engine, zygotes and their children as processes, ranks under a launcher, telemetry, locks,
-history, baselines.  With ``--device cpu`` or ``cuda`` torch measures small products instead.
+history, baselines.  With ``--device cpu`` or ``cuda`` torch measures small products instead, and
+with ``--ranks`` each in several ranks that add them up; then ranks and launchers are struck, too.
 
 First come sessions whose cases fail in every way, by a plan that is drawn from the seed: in one
 process, and with two workers of pytest-xdist.  Then single runs are struck from outside, at a
@@ -38,6 +40,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,6 +94,8 @@ LIMIT_S = {"hangs": 0.15, "rank hangs": 2.0}
 """Time limits of those that need one."""
 MARK = "FAULTS_MARK"
 """In the environment of everything that is started here."""
+RANKS_LIMIT_S = {"cuda": 30.0, "cpu": 90.0}
+"""Of a case of several ranks under torch, which import it first, on a CPU one after another."""
 GONE_S = 20.0
 """So long what a killed session left may take to notice."""
 CLOSED_S = 1.0
@@ -113,11 +118,15 @@ TESTS = """
 import json
 import pytest
 from pathlib import Path
-from bench_lib.model import Case, Launch
+from bench_lib.model import Case, Launch, Sampling
 
 RANKS = [
-    Case(id_, "faults:step", {"does": does}, launch=Launch(ranks=2), time_limit_s=limit_s)
-    for id_, does, limit_s in json.loads(Path(__file__).with_name("ranks.json").read_text())
+    Case(
+        launch=Launch(ranks=about.pop("ranks")),
+        sampling=Sampling(**about.pop("sampling", {})),
+        **about,
+    )
+    for about in json.loads(Path(__file__).with_name("ranks.json").read_text())
 ]
 
 
@@ -131,12 +140,29 @@ def test_ranks(case, perf):
     perf.measure(case)
 """
 PRODUCT = """
+import time
+from pathlib import Path
+
 import torch
+
+HANG = Path(__file__).parent / "state" / "hang"
 
 
 def product(setting, size):
     a = torch.randn(size, size, device=setting.device)
     return lambda: a @ a
+
+
+def products(setting, size):
+    step = product(setting, size)
+
+    def added_up():
+        if setting.rank and HANG.exists():
+            HANG.unlink()
+            time.sleep(3600)
+        torch.distributed.all_reduce(step())
+
+    return added_up
 """
 CONFTEST = """
 from pathlib import Path
@@ -186,12 +212,21 @@ class Place:
     """One folder with a suite of planned cases, and the runs that measure it."""
 
     def __init__(
-        self, folder: Path, cases: Sequence[Planned], *options: str, device: str | None = None
+        self,
+        folder: Path,
+        cases: Sequence[Planned],
+        *options: str,
+        device: str | None = None,
+        ranks: int = 1,
     ) -> None:
-        """Lay the suite out; ``options`` are pytest's, and ``device`` is one that torch opens."""
+        """Lay the suite out; ``options`` are pytest's, and ``device`` is one that torch opens.
+
+        There every case is of so many ``ranks``.
+        """
         self.folder = folder
         self.cases = list(cases)
         self.device = device
+        self.ranks = ranks
         self.state = folder / "state"
         self.history = folder / "history"
         self.temporary = folder / "tmp"
@@ -220,10 +255,10 @@ class Place:
         ini = "[pytest]\nperf_paths = perf_tests\nfilterwarnings = error\n"
         (self.folder / "pytest.ini").write_text(ini)
         suite = self.folder / "perf_tests"
-        alone = [case for case in self.cases if case.does not in RANKS]
+        of_ranks = [case for case in self.cases if case.does in RANKS or self.ranks > 1]
+        alone = [case for case in self.cases if case not in of_ranks]
         (suite / "matrix.toml").write_text("".join(map(self._table, alone)))
-        ranks = [(c.id, c.does, LIMIT_S.get(c.does, 60.0)) for c in self.cases if c.does in RANKS]
-        (suite / "ranks.json").write_text(json.dumps(ranks))
+        (suite / "ranks.json").write_text(json.dumps([*map(self._of_ranks, of_ranks)]))
         (suite / "test_faults.py").write_text(TESTS)
         (suite / "conftest.py").write_text(CONFTEST)
         (self.folder / "faults_product.py").write_text(PRODUCT)
@@ -237,6 +272,14 @@ class Place:
             id=case.id, target="faults_product:product", params="{ size = 256 }", limit_s=limit_s
         )
         return made + "sampling = { warmup_s = 0.2, warmup_max_s = 0.5, measure_s = 0.2 }\n"
+
+    def _of_ranks(self, case: Planned) -> dict[str, Any]:
+        about: dict[str, Any] = {"id": case.id, "time_limit_s": LIMIT_S.get(case.does, 60.0)}
+        if self.device is None:
+            return {**about, "workload": "faults:step", "params": {"does": case.does}, "ranks": 2}
+        how = {"warmup_s": 0.2, "warmup_max_s": 0.5, "measure_s": 0.2}
+        what = {"workload": "faults_product:products", "params": {"size": 256}, "sampling": how}
+        return {**about, **what, "time_limit_s": RANKS_LIMIT_S[self.device], "ranks": self.ranks}
 
     def _write_baselines(self) -> None:
         """Accept five processes of the usual time for all cases."""
@@ -349,7 +392,10 @@ class Place:
         return found
 
     def pids(self, role: str) -> list[int]:
-        """Return the processes of a role: pytest, zygote, child, telemetry; or all."""
+        """Return the processes of a role, or all.
+
+        There are pytest, zygote, child, telemetry, launcher and rank.
+        """
         found = self.processes()
         if role == "all":
             return list(found)
@@ -400,6 +446,8 @@ def _role(words: str) -> str:
         return "worker"
     if "telemetry" in words:
         return "telemetry"
+    if "bench_lib.worker once" in words:
+        return "launcher" if "torch.distributed" in words or "torchrun" in words else "rank"
     return "pytest" if "-m pytest" in words else "other"
 
 
@@ -588,11 +636,22 @@ class Scene:
     def someone(self, role: str) -> list[int]:
         """Wait for the moment, and until somebody of a role is there."""
         there = self.moment()
+        if there and self.place.ranks > 1 and role in ("pytest", "all", "launcher", "rank"):
+            there = self._in_a_launch()
         while there and not (found := self.place.pids(role)):
             there = self.runs[0].poll() is None
             time.sleep(0.005)
         self.remember(struck=there)
         return found if there else []
+
+    def _in_a_launch(self) -> bool:
+        """Wait until ranks are there, and for a moment while they are."""
+        while not self.place.pids("rank"):
+            if self.runs[0].poll() is not None:
+                return False
+            time.sleep(0.005)
+        time.sleep(self.draw.random() * IN_A_LAUNCH_S)
+        return self.runs[0].poll() is None
 
     def remember(self, *, struck: bool = True) -> None:
         """Keep what is in the history now; that must not be lost."""
@@ -631,6 +690,28 @@ def signals(role: str, *numbers: int, pause_s: float = 0.5) -> Strike:
                 send(pid, number)
 
     return strike
+
+
+def one_rank(*numbers: int) -> Strike:
+    """Return what sends signals to one rank of several."""
+
+    def strike(scene: Scene) -> None:
+        scene.start()
+        ranks = scene.someone("rank")
+        for n, number in enumerate(numbers if ranks else ()):
+            time.sleep(0.5 if n else 0)
+            send(ranks[scene.outcome.number % len(ranks)], number)
+
+    return strike
+
+
+def a_rank_hangs(scene: Scene) -> None:
+    """Have a rank sleep while the other waits for it in a collective."""
+    hang = scene.place.state / "hang"
+    hang.touch()
+    scene.undo.callback(hang.unlink, missing_ok=True)
+    scene.start()
+    scene.someone("rank")
 
 
 def memory_ends(role: str) -> Strike:
@@ -739,8 +820,10 @@ def two_runs(number: int) -> Strike:
     return strike
 
 
-NEW = 5
-"""Cases for each fault."""
+NEW, NEW_OF_RANKS = 5, 1
+"""Cases for each fault; each of several ranks is a launch of its own."""
+IN_A_LAUNCH_S = 6.0
+"""Ranks import torch, open their devices, meet, and measure."""
 KILLED, PASSED, JUDGED, REFUSED = {-signal.SIGKILL}, {0}, {0, 1}, {4}
 MANY = 1000
 """Every case may be ERROR."""
@@ -755,7 +838,7 @@ class Kind:
     spoils: int = 0
     """So many cases may be ERROR."""
     needs: str = ""
-    """``disk`` or ``stand-in``: where it can be done."""
+    """``disk``, ``stand-in`` or ``ranks``: where it can be done."""
     leaves: str = ""
     """What the name of a temporary file may begin with: nobody is there to remove it."""
     is_mute: bool = True
@@ -797,16 +880,29 @@ KINDS: dict[str, Kind] = {
     "hostile samples": Kind(hostile_samples, PASSED, needs="stand-in"),
     "two runs at once": Kind(two_runs(CONT), PASSED),
     "two runs, one is killed": Kind(two_runs(KILL), PASSED | KILLED),
+    "a rank is killed": Kind(one_rank(KILL), JUDGED, 1, needs="ranks"),
+    "a rank stops": Kind(one_rank(STOP), JUDGED, 1, needs="ranks"),
+    "a rank is paused": Kind(one_rank(STOP, CONT), PASSED, needs="ranks"),
+    "a rank hangs": Kind(a_rank_hangs, JUDGED, 1, needs="ranks"),
+    "the launcher is killed": Kind(signals("launcher", KILL), JUDGED, 1, needs="ranks"),
+    "the launcher stops": Kind(signals("launcher", STOP), JUDGED, 1, needs="ranks"),
 }
+OF_RANKS = (
+    *("pytest is killed", "all are killed at once", "Ctrl-C", "Ctrl-C reaches all", "SIGTERM"),
+    *("SIGTERM reaches all", "SIGHUP", "all are paused", "pytest is paused", "telemetry is killed"),
+    *(name for name, kind in KINDS.items() if kind.needs == "ranks"),
+)
+"""Of ranks there is no zygote, and no child."""
 
 
 def tried(place: Place, kind: str, seed: int, number: int) -> Outcome:
     """Strike one run, and look at what is left of it."""
     draw = random.Random(f"{seed} {number}")
-    outcome = Outcome(seed, number, kind, after=draw.choice((0, 1, 1, 2, 3)))
+    after = 0 if place.ranks > 1 else draw.choice((0, 1, 1, 2, 3))
+    outcome = Outcome(seed, number, kind, after)
     scene = Scene(place, draw, outcome)
     files = set(history.files(place.history))
-    place.give(NEW)
+    place.give(NEW if place.ranks == 1 else NEW_OF_RANKS)
     began = time.monotonic()
     with scene.undo:
         KINDS[kind].strike(scene)
@@ -814,7 +910,10 @@ def tried(place: Place, kind: str, seed: int, number: int) -> Outcome:
         outcome.seconds = time.monotonic() - began
     kept = place.lines()
     outcome.lost = sum(max(0, n - kept[line]) for line, n in scene.before.items())
-    if leaves := KINDS[kind].leaves:
+    leaves = KINDS[kind].leaves
+    if place.ranks > 1 and KINDS[kind].statuses == KILLED:
+        leaves = "bench-lib-"  # a zygote removes its runner's folder, and ranks do not
+    if leaves:
         for path in place.temporary.glob(f"{leaves}*"):
             shutil.rmtree(path)
     outcome.left = list(left_behind(place))
@@ -860,6 +959,7 @@ def struck(
     numbers: Sequence[int],
     *,
     device: str | None = None,
+    ranks: int = 1,
     until_s: float = math.inf,
 ) -> Iterator[Outcome]:
     """Strike runs that share a folder, and finish what they leave.
@@ -868,7 +968,7 @@ def struck(
     """
     # Twice as many cases as one run takes: some faults have two runs.
     cases = [Planned(f"case-{n:03d}", "works") for n in range(2 * NEW * len(numbers))]
-    place = Place(folder, cases, device=device)
+    place = Place(folder, cases, device=device, ranks=ranks)
     outcome = None
     for number in numbers:
         if time.monotonic() < until_s:
@@ -926,6 +1026,9 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=500, help="from outside, one a run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: stand-ins")
+    parser.add_argument("--ranks", type=int, default=1, help="of every case, with --device")
+    parser.add_argument("--at-once", type=int, default=1, help="runs, each with locks of its own")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what became of each, too")
     parser.add_argument("--minutes", type=float, default=math.inf, help="strike no run after")
     parser.add_argument("--kind", default="", help="only faults with these words")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave everything there")
@@ -942,7 +1045,7 @@ def main() -> int:
                 figures, found = planned(way, folder, options.cases, options.seed)
             print("\n    ".join([figures, *found]), flush=True)
             problems += found
-    outcomes = list(_all_struck(options))
+    outcomes = _all_struck(options)
     if outcomes:
         print("\n".join(table(BY_KIND, by_kind(outcomes), 200)))
     found = len(problems) + sum(not outcome.is_well for outcome in outcomes)
@@ -950,24 +1053,55 @@ def main() -> int:
     return min(found, 1)
 
 
-def _all_struck(options: argparse.Namespace) -> Iterator[Outcome]:
+def _all_struck(options: argparse.Namespace) -> list[Outcome]:
     """Strike runs, a folder for some of them, and print each outcome."""
+    until_s = time.monotonic() + 60 * options.minutes
+    kinds = _kinds(options)
+    outcomes: list[Outcome] = []
+
+    def strike(numbers: range) -> None:
+        with _folder(options.keep) as folder:
+            asked = {"device": options.device, "ranks": options.ranks, "until_s": until_s}
+            for outcome in struck(kinds, folder, options.seed, numbers, **asked):
+                outcomes.append(outcome)
+                _tell(outcome, outcomes, options)
+
+    a_folder = min(A_FOLDER, math.ceil(options.faults / options.at_once))
+    firsts = range(0, options.faults, a_folder)
+    numbers = [range(first, min(options.faults, first + a_folder)) for first in firsts]
+    with ThreadPoolExecutor(options.at_once) as lanes:
+        list(lanes.map(strike, numbers))
+    return outcomes
+
+
+def _kinds(options: argparse.Namespace) -> list[str]:
+    """Return the faults that are possible here, in an order that is drawn from the seed."""
     here = {"", "stand-in"} if options.device is None else {""}
     here |= {"disk"} if _can_mount() else set()
-    kinds = [name for name, kind in KINDS.items() if options.kind in name and kind.needs in here]
+    kinds = [name for name, kind in KINDS.items() if kind.needs in here]
+    if options.ranks > 1:
+        kinds = list(OF_RANKS)
+    kinds = [name for name in kinds if options.kind in name]
     random.Random(options.seed).shuffle(kinds)
-    until_s = time.monotonic() + 60 * options.minutes
-    for first in range(0, options.faults, A_FOLDER):
-        numbers = range(first, min(options.faults, first + A_FOLDER))
-        with _folder(options.keep) as folder:
-            asked = {"device": options.device, "until_s": until_s}
-            for outcome in struck(kinds, folder, options.seed, numbers, **asked):
-                when = f"record {outcome.after}" if outcome.after else "the start"
-                if not outcome.struck:
-                    when = "nobody"
-                words = f"{outcome.number} {outcome.kind}, struck at {when}: {outcome.status}"
-                print("\n    ".join([words, *outcome.left, *outcome.wrong]), flush=True)
-                yield outcome
+    return kinds
+
+
+def _tell(outcome: Outcome, outcomes: list[Outcome], options: argparse.Namespace) -> None:
+    """Print what became of a fault, and write down all until now."""
+    when = f"record {outcome.after}" if outcome.after else "the start"
+    if not outcome.struck:
+        when = "nobody"
+    words = f"{outcome.number} {outcome.kind}, struck at {when}: {outcome.status}"
+    print("\n    ".join([words, *outcome.left, *outcome.wrong]), flush=True)
+    if options.json:
+        told = {
+            "device": options.device or "stand-ins",
+            "ranks": options.ranks,
+            "faults": len(outcomes),
+            "findings": sum(not each.is_well for each in outcomes),
+            "outcomes": [asdict(each) for each in outcomes],
+        }
+        options.json.write_text(json.dumps(told, indent=1))
 
 
 @contextlib.contextmanager

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from processes import wait_until
+from processes import ON_THE_CPU, wait_until
 
 from bench_lib.launch.started import ended_by
+
+SUITE = Path(__file__).parents[1] / "perf_tests"
 
 
 class LeavingError(BaseException):
@@ -40,20 +44,46 @@ def test_a_signal_that_is_ignored_or_handled_stays_so():
 
 
 ENDLESS = "SELECT count(*) FROM range(100000000) AS a, range(100000000) AS b"
+BENCH_LIB = ("-m", "bench_lib.cli")
+MATRIX = """
+[smoke]
+[[smoke.networks]]
+network = "resnet18"
+batch_size = 1
+"""
+CASE = "resnet18-b1-fp32-eager-infer"
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+TO_END = [
+    *((number, "", (*BENCH_LIB, "history", "query", ENDLESS)) for number in SIGNALS),
+    # A fork server, ranks, what profiles, what looks at data, and what lists the networks.
+    (signal.SIGTERM, "import", (*BENCH_LIB, "ops")),
+    (signal.SIGHUP, "import", (*BENCH_LIB, "collectives", "-e", "64")),
+    (signal.SIGTERM, "import", (*BENCH_LIB, "profile", CASE, "--matrix", "matrix.toml")),
+    (signal.SIGINT, "import", (*BENCH_LIB, "train", "cifar100", "--data", "none")),
+    (signal.SIGTERM, "import", ("-m", "pytest", "-p", "no:cacheprovider", "test_networks.py")),
+]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_query_that_is_told_to_end_leaves_no_temporary_files(tmp_path, number):
-    (tmp_path / "history").mkdir()
-    (tmp_path / "tmp").mkdir()
-    words = [sys.executable, "-m", "bench_lib.cli", "history", "query", ENDLESS]
-    query = subprocess.Popen(
-        [*words, "--history", str(tmp_path / "history")],
-        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+@pytest.mark.parametrize(("number", "file", "words"), TO_END)
+def test_what_is_told_to_end_leaves_no_temporary_files(tmp_path, number, file, words):
+    """The signal comes once a folder is there, and ``file`` in it."""
+    for name in ("history", "tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "matrix.toml").write_text(MATRIX)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nperf_matrix = matrix.toml\n")
+    shutil.copy(SUITE / "test_networks.py", tmp_path)
+    names = {"TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "TORCHINDUCTOR_CACHE_DIR": "compiled"}
+    folders = {variable: str(tmp_path / name) for variable, name in names.items()}
+    started = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env={**os.environ, **ON_THE_CPU, **folders},
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    assert wait_until(lambda: any((tmp_path / "tmp").iterdir()))
-    query.send_signal(number)
-    query.communicate()
-    assert query.returncode == 128 + number
+    there = f"bench-lib-*/{file}"
+    assert wait_until(lambda: started.poll() is not None or any((tmp_path / "tmp").glob(there)))
+    started.send_signal(number)
+    _, complaint = started.communicate()
+    assert (started.returncode, b"Traceback" in complaint) == (128 + number, False)
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -233,6 +233,7 @@ def started(
     variables = without_ranks(environ)
     variables["PYTHONPATH"] = import_path(folder, variables)
     variables[FOLDER_VARIABLE] = str(folder)
+    variables["PET_LOG_DIR"] = str(folder / "torchrun")  # or it makes a folder that nobody removes
     with log.open("wb") as output:
         try:
             return subprocess.Popen(

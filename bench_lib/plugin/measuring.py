@@ -48,8 +48,6 @@ class PerfSession(Selection):
     shows_benchmarks: bool = True
     """Whether the user lets pytest-benchmark show the measurements."""
     interrupted: bool = False
-    told_to_end: int | None = None
-    """The exit status of a signal that ended the session."""
     _plan: Mapping[str, int] | None = None
 
     def refusal(self, case: Case) -> str | None:

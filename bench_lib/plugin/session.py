@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -22,6 +22,7 @@ from bench_lib.engine import settings as engine_settings
 from bench_lib.engine.settings import PLANNED, REFERENCE, SAME, Settings, Side
 from bench_lib.launch import environments
 from bench_lib.launch.catalogue import network_sizes
+from bench_lib.launch.started import ended_by
 from bench_lib.model import Case, Hardware, unknown
 from bench_lib.plugin.declared import asked_for, at_least
 from bench_lib.plugin.devices import DEVICE
@@ -183,6 +184,8 @@ class Selection:
     """Why the run had to stop."""
     lacks_cases: bool = False
     """Whether a test asked the tier for cases of a kind that it does not have."""
+    told_to_end: int | None = None
+    """The exit status of a signal that ended the session."""
 
     @property
     def is_worker(self) -> bool:
@@ -197,7 +200,13 @@ class Selection:
     @cached_property
     def workloads(self) -> dict[str, WorkloadAxes]:
         """The workloads that a table of the matrix can name."""
-        return matrix.tables(network_sizes())
+
+        def leave(status: int) -> NoReturn:
+            self.told_to_end = status
+            raise KeyboardInterrupt
+
+        with ended_by(leave):  # a worker may be asked, in a folder of its own
+            return matrix.tables(network_sizes())
 
     @cached_property
     def cases(self) -> dict[str, list[Case]]:
