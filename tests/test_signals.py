@@ -74,16 +74,19 @@ def test_what_is_told_to_end_leaves_no_temporary_files(tmp_path, number, file, w
     shutil.copy(SUITE / "test_networks.py", tmp_path)
     names = {"TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "TORCHINDUCTOR_CACHE_DIR": "compiled"}
     folders = {variable: str(tmp_path / name) for variable, name in names.items()}
-    started = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, *words],
         cwd=tmp_path,
         env={**os.environ, **ON_THE_CPU, **folders},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-    )
-    there = f"bench-lib-*/{file}"
-    assert wait_until(lambda: started.poll() is not None or any((tmp_path / "tmp").glob(there)))
-    started.send_signal(number)
-    _, complaint = started.communicate()
+    ) as started:
+        try:
+            there = f"tmp/bench-lib-*/{file}"
+            assert wait_until(lambda: any(tmp_path.glob(there)) or started.poll() is not None)
+            started.send_signal(number)
+            _, complaint = started.communicate()
+        finally:
+            started.kill()
     assert (started.returncode, b"Traceback" in complaint) == (128 + number, False)
     assert list((tmp_path / "tmp").iterdir()) == []

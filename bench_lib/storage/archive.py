@@ -12,9 +12,8 @@ import math
 import multiprocessing
 import os
 import re
-import secrets
 import statistics
-import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -331,8 +330,9 @@ class Archive:
         self._database.execute(VIEWS.read_text())
         paths = {run.path for run in readable} | {str(self._cache)}
         allowed = ", ".join(quoted(path) for path in sorted(paths | set(map(literal, paths))))
-        scratch = Path(tempfile.gettempdir(), f"bench-lib-{secrets.token_hex(8)}")
-        self._database.execute(f"SET temp_directory = {quoted(scratch)}")
+        scratch = temporary_folder()  # what DuckDB spills is for nobody else to read
+        weakref.finalize(self, scratch.cleanup)
+        self._database.execute(f"SET temp_directory = {quoted(scratch.name)}")
         self._database.execute(f"SET allowed_paths = [{allowed}]")
         self._database.execute("SET enable_external_access = false")
         self._database.execute("SET lock_configuration = true")
