@@ -394,7 +394,7 @@ class Place:
     def pids(self, role: str) -> list[int]:
         """Return the processes of a role, or all.
 
-        There are pytest, zygote, child, telemetry, launcher and rank.
+        There are pytest, zygote, child, telemetry; launcher, server of a rank and rank.
         """
         found = self.processes()
         if role == "all":
@@ -403,6 +403,8 @@ class Place:
         zygotes = {pid for pid, each in roles.items() if each == "worker"}
         for pid in zygotes:
             roles[pid] = "child" if _parent(pid) in zygotes else "zygote"
+        servers = {pid for pid, each in roles.items() if each == "server of a rank"}
+        roles.update(dict.fromkeys((pid for pid in servers if _parent(pid) in servers), "rank"))
         return [pid for pid, each in roles.items() if each == role]
 
     def lines(self) -> Counter[bytes]:
@@ -446,8 +448,8 @@ def _role(words: str) -> str:
         return "worker"
     if "telemetry" in words:
         return "telemetry"
-    if "bench_lib.worker once" in words:
-        return "launcher" if "torch.distributed" in words or "torchrun" in words else "rank"
+    if "bench_lib.worker ranks" in words:
+        return "launcher" if "torch.distributed" in words else "server of a rank"
     return "pytest" if "-m pytest" in words else "other"
 
 
@@ -636,21 +638,21 @@ class Scene:
     def someone(self, role: str) -> list[int]:
         """Wait for the moment, and until somebody of a role is there."""
         there = self.moment()
-        if there and self.place.ranks > 1 and role in ("pytest", "all", "launcher", "rank"):
-            there = self._in_a_launch()
+        if there and self.place.ranks > 1:
+            there = self._in_a_launch("rank" if role == "rank" else "server of a rank")
         while there and not (found := self.place.pids(role)):
             there = self.runs[0].poll() is None
             time.sleep(0.005)
         self.remember(struck=there)
         return found if there else []
 
-    def _in_a_launch(self) -> bool:
-        """Wait until ranks are there, and for a moment while they are."""
-        while not self.place.pids("rank"):
+    def _in_a_launch(self, role: str) -> bool:
+        """Wait until somebody is there, and for a moment of the time that they take."""
+        while not self.place.pids(role):
             if self.runs[0].poll() is not None:
                 return False
             time.sleep(0.005)
-        time.sleep(self.draw.random() * IN_A_LAUNCH_S)
+        time.sleep(self.draw.random() * LASTS_S[role])
         return self.runs[0].poll() is None
 
     def remember(self, *, struck: bool = True) -> None:
@@ -692,12 +694,12 @@ def signals(role: str, *numbers: int, pause_s: float = 0.5) -> Strike:
     return strike
 
 
-def one_rank(*numbers: int) -> Strike:
-    """Return what sends signals to one rank of several."""
+def one(role: str, *numbers: int) -> Strike:
+    """Return what sends signals to one of several."""
 
     def strike(scene: Scene) -> None:
         scene.start()
-        ranks = scene.someone("rank")
+        ranks = scene.someone(role)
         for n, number in enumerate(numbers if ranks else ()):
             time.sleep(0.5 if n else 0)
             send(ranks[scene.outcome.number % len(ranks)], number)
@@ -820,10 +822,10 @@ def two_runs(number: int) -> Strike:
     return strike
 
 
-NEW, NEW_OF_RANKS = 5, 1
-"""Cases for each fault; each of several ranks is a launch of its own."""
-IN_A_LAUNCH_S = 6.0
-"""Ranks import torch, open their devices, meet, and measure."""
+NEW = 5
+"""Cases for each fault."""
+LASTS_S = {"server of a rank": 6.0, "rank": 2.0}
+"""Servers import torch; ranks open their devices, meet, and measure."""
 KILLED, PASSED, JUDGED, REFUSED = {-signal.SIGKILL}, {0}, {0, 1}, {4}
 MANY = 1000
 """Every case may be ERROR."""
@@ -880,10 +882,12 @@ KINDS: dict[str, Kind] = {
     "hostile samples": Kind(hostile_samples, PASSED, needs="stand-in"),
     "two runs at once": Kind(two_runs(CONT), PASSED),
     "two runs, one is killed": Kind(two_runs(KILL), PASSED | KILLED),
-    "a rank is killed": Kind(one_rank(KILL), JUDGED, 1, needs="ranks"),
-    "a rank stops": Kind(one_rank(STOP), JUDGED, 1, needs="ranks"),
-    "a rank is paused": Kind(one_rank(STOP, CONT), PASSED, needs="ranks"),
+    "a rank is killed": Kind(one("rank", KILL), JUDGED, 1, needs="ranks"),
+    "a rank stops": Kind(one("rank", STOP), JUDGED, 1, needs="ranks"),
+    "a rank is paused": Kind(one("rank", STOP, CONT), PASSED, needs="ranks"),
     "a rank hangs": Kind(a_rank_hangs, JUDGED, 1, needs="ranks"),
+    "a rank's server is killed": Kind(one("server of a rank", KILL), JUDGED, 1, needs="ranks"),
+    "a rank's server stops": Kind(one("server of a rank", STOP), JUDGED, 1, needs="ranks"),
     "the launcher is killed": Kind(signals("launcher", KILL), JUDGED, 1, needs="ranks"),
     "the launcher stops": Kind(signals("launcher", STOP), JUDGED, 1, needs="ranks"),
 }
@@ -898,11 +902,10 @@ OF_RANKS = (
 def tried(place: Place, kind: str, seed: int, number: int) -> Outcome:
     """Strike one run, and look at what is left of it."""
     draw = random.Random(f"{seed} {number}")
-    after = 0 if place.ranks > 1 else draw.choice((0, 1, 1, 2, 3))
-    outcome = Outcome(seed, number, kind, after)
+    outcome = Outcome(seed, number, kind, after=draw.choice((0, 1, 1, 2, 3)))
     scene = Scene(place, draw, outcome)
     files = set(history.files(place.history))
-    place.give(NEW if place.ranks == 1 else NEW_OF_RANKS)
+    place.give(NEW)
     began = time.monotonic()
     with scene.undo:
         KINDS[kind].strike(scene)
