@@ -61,7 +61,8 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield from _compared(verdict, finding)
         case InTurns():
             if not finding.alone:
-                yield f"measured in turns with {finding.reference}"
+                # Where it is, is said once a run.
+                yield f"measured in turns with {finding.reference.partition(' (')[0]}"
             if finding.ended:
                 yield f"no more pairs: {finding.ended}"
         case NotInTurns(why):
