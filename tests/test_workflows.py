@@ -784,14 +784,10 @@ def shell_of(language: str) -> str:
     if language == "yaml":
         job = YAML(typ="safe").load(text)["performance"]
         return "\n".join([*job["script"], *job["after_script"]])
-    if language == "groovy":
-        return "\n".join(
-            re.findall(r"sh '''(.*?)'''", text, re.DOTALL) + re.findall(r"sh '([^']+)'", text)
-        )
     return text
 
 
-@pytest.mark.parametrize("language", ["yaml", "groovy", "bash"])
+@pytest.mark.parametrize("language", ["yaml", "bash"])
 def test_the_examples_run_from_end_to_end(checkout, tmp_path, language):
     for program in ("python3", "pytest", "bench-lib"):
         notes(tmp_path, program)
