@@ -242,7 +242,7 @@ def test_the_tour_shows_what_its_commands_print(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     printed = [part.splitlines() for part in done.stdout.split(f"{end}\n")]
     assert len(printed) == len(told) + 1, done.stderr
