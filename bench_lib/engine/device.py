@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from bench_lib import backends
 from bench_lib.backends.folders import searched
+from bench_lib.engine import commands
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.processes import (
     Companion,
@@ -453,7 +454,7 @@ class HeldDevice:
             known = {*was_known, *(name for name, fact in found.items() if fact is not None)}
             choices = self._choices_for(case, is_tuned_anew=not asked.keeps)
             asked = replace(asked, bursts=bursts, known=known, choices=choices)
-            measurement = self._sides[side].measure(case, process, asked)
+            measurement = commands.timed(case, self._sides[side].measure(case, process, asked))
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
             elif case.sampling.checks and COUNTS not in was_known:

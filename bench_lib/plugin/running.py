@@ -13,12 +13,13 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from bench_lib import formats, removed
+from bench_lib.engine import commands
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.pace import queues
 from bench_lib.engine.settings import MEASURING, REFERENCE, Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import ended_by, undisturbed
-from bench_lib.model import Case, Fault, MachineWarning, UserError
+from bench_lib.model import Case, Fault, Limits, MachineWarning, Param, UserError
 from bench_lib.plugin import devices, neighbours, summary
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.declared import measures
@@ -63,6 +64,26 @@ class Perf:
         """Made by the fixture."""
         self._request = request
         self._session = session
+
+    def command(
+        self,
+        case_id: str,
+        client: str,
+        *,
+        limits: Limits | None = None,
+        time_limit_s: float = 300.0,
+        **params: Param,
+    ) -> None:
+        """Measure somebody else's program; docs/own-repository.md has the parameters.
+
+        ``client`` is the command that a step runs, ``start`` a server's, ``health`` its URL.
+        """
+        __tracebackhide__ = True
+        given = {"client": client, **params}
+        case = Case(case_id, "command", given, limits=limits or Limits(), time_limit_s=time_limit_s)
+        if words := commands.problem(case):
+            pytest.fail(words, pytrace=False)
+        self.measure(case)
 
     def measure(self, case: Case) -> None:
         """Measure ``case`` on this process's device.

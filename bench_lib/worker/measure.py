@@ -425,6 +425,7 @@ def _measured(
         own_s=_own_times(portions, workload.waits) if context.setting.ranks > 1 else [],
         training=training,
         exact=exact_counts,
+        documents=[] if workload.documents is None else workload.documents(),
         peak_host_bytes=host_peak,
         cpu_s=seen.cpu_s,
         waited_s=seen.waited_s,
@@ -438,6 +439,7 @@ def _warmed_up(
     """Warm up, then give way to another process and run a block more."""
     clock = context.clock
     brief = context.brief and not clock.asynchronous and not workload.compiled
+    brief = brief or workload.documents is not None
     least = max(sampling.warmup_steps, 1 if brief else LEAST_WARMUP_STEPS)
     context.phase("warm-up")
     steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, least, sampling.warmup_early_s)

@@ -61,6 +61,8 @@ class Workload:
     """Parts in which one of several ranks waits for the others."""
     fed_by_host: bool = False
     """Whether the host makes every step's input, and the device is there to wait for it."""
+    documents: Callable[[], list[str]] | None = None
+    """Called after measuring; as ``Measurement.documents``, of steps that are programs."""
     training: Callable[[], Training | None] = _nothing
     """Called after measuring; the training's results in the measured stretch."""
     close: Callable[[], None] = _nothing

@@ -22,6 +22,7 @@ NAMED = {
     "operator": "bench_lib.worker.workloads.operators:operator",
     "training": "bench_lib.worker.workloads.training:training",
     "language_model": "bench_lib.worker.workloads.language_model:language_model",
+    "command": "bench_lib.worker.workloads.command:command",
     "planted": "bench_lib.worker.workloads.networks:planted",
     "delay": "bench_lib.worker.workloads.networks:delay",
 }

@@ -1,0 +1,56 @@
+"""The times of a step that is somebody else's program, as the program itself reports them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from bench_lib.launch.faults import CaseFault
+from bench_lib.model import Case, Fault, Measurement
+from bench_lib.storage.foreign import FORMATS
+from bench_lib.storage.foreign.figures import FormatError, Reported
+
+
+def problem(case: Case) -> str:
+    """Say why a case's result could not be read, whatever it is; empty where it could."""
+    asked = case.params.get("format", "")
+    return "" if asked in ("", *FORMATS) else f"format is {asked!r}; there is {', '.join(FORMATS)}"
+
+
+def timed(case: Case, measurement: Measurement) -> Measurement:
+    """Return a measurement with the times that its documents tell; raises CaseFault."""
+    if not measurement.documents:
+        return measurement
+    try:
+        seconds = [_seconds(case, document) for document in measurement.documents]
+    except ValueError as error:
+        words = f"the client's result cannot be read: {error}"
+        raise CaseFault(Fault("exception", words, "measure")) from error
+    return replace(measurement, iteration_s=seconds, documents=[])
+
+
+def _seconds(case: Case, document: str) -> float:
+    """Return the one figure that a case asks for; raises ValueError."""
+    form = FORMATS.get(str(case.params.get("format")))
+    if form is None:
+        raise FormatError(problem(case))
+    figures = list(form.figures(document.encode()))
+    asked, of = case.params.get("metric", ""), case.params.get("of", "")
+    found = [each for each in figures if asked in ("", each.metric.name) and of in ("", each.case)]
+    if len(found) != 1:
+        told = ", ".join(dict.fromkeys(f"{each.metric.name} of {each.case}" for each in figures))
+        raise FormatError(f"name one figure with metric and of; it has {told or 'none'}")
+    return _time(found[0])
+
+
+def _time(figure: Reported) -> float:
+    """Return a figure's seconds; those for one where it is a rate."""
+    if figure.problem:
+        raise FormatError(figure.problem)
+    if not (math.isfinite(figure.value) and figure.value > 0):
+        raise FormatError(f"{figure.metric.label} is {figure.value:g}; it has to be above zero")
+    if figure.metric.more_is_better:
+        return 1 / figure.value
+    if figure.metric.unit != "s":
+        raise FormatError(f"{figure.metric.name} is neither a time nor a rate")
+    return figure.value
