@@ -254,3 +254,15 @@ def test_a_prompt_whose_reference_does_not_fit_is_checked_for_finite_answers(mon
     monkeypatch.setattr(llama.Attention, "forward", fits_once)
     numerics = workload.numerics()
     assert (numerics.finite, numerics.cosine) == (True, None)
+
+
+@TORCHAO
+@pytest.mark.parametrize(("precision", "compiled"), [("bf16", 0), ("int8-weights", 2)])
+def test_blocks_with_quantized_layers_are_compiled_before_a_step_is_recorded(
+    precision, compiled, monkeypatch
+):
+    blocks: list[object] = []
+    monkeypatch.setattr(steps, "require_compile", lambda *_: None)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda block, **_: blocks.append(block))
+    build(task="decode", precision=precision, compile_mode="graph")
+    assert len(blocks) == compiled

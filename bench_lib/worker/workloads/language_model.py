@@ -205,6 +205,17 @@ def division(parallel: str, precision: str, compile_mode: str, setting: Setting)
     return FullyShard(precision, compile_mode, setting)
 
 
+def fuse_quantizers(blocks: nn.ModuleList) -> None:
+    """Compile blocks one by one, so that what quantizes their layers' inputs is few kernels.
+
+    As torchao leaves it, it is eight for each layer: on an H100 a graph of Llama 3.1's 8B in FP8
+    had 1812 kernels and took 7.26 ms a token, where bf16 had 820 and took 7.59.  With its blocks
+    compiled it had 660 and took 4.39, after 7 s.
+    """
+    for block in blocks:
+        block.compile(dynamic=False)
+
+
 class _Tokens(AnsweringNetwork):
     spec: _Spec
     item = "token"
@@ -228,6 +239,8 @@ class _Tokens(AnsweringNetwork):
             # The head decides which token is the likeliest, and is left as it is.
             self.linear = sum([layer.weight.numel() for layer in linear_layers(network.blocks)])
             self.warnings += quantize(network, spec.precision, network.blocks)
+            if spec.compile_mode == "graph":
+                fuse_quantizers(network.blocks)
         numbers = self._numbers()
         self.input, self.targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
         tokens = spec.batch_size * (1 if spec.task == "decode" else spec.length)
