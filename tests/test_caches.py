@@ -225,7 +225,6 @@ COLD_S = (12.0, 12.4, 13.4, 11.5, 11.6)
     ("change", "processes", "status"),
     [
         (1.0, 3, Status.OK),
-        (1.2, 3, Status.SUSPECT),
         (1.5, 1, Status.SUSPECT),
         (1.5, 3, Status.REGRESSED),
         (0.6, 3, Status.IMPROVED),

@@ -41,7 +41,6 @@ def test_options_are_literals_and_words(text, expected):
         ("max-autotune", "fullgraph", {"mode": "max-autotune", "fullgraph": True}),
         ("reduce-overhead-folded", "", {"mode": "reduce-overhead"}),
         ("default-folded", "freezing", {"options": {"freezing": True}}),
-        ("default", "shape_padding=False", {"options": {"shape_padding": False}}),
         (
             "reduce-overhead",
             "shape_padding,dynamic=False",

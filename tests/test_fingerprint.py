@@ -92,7 +92,7 @@ def test_a_torn_banner_leaves_the_module_s_own_version(tmp_path, write):
     write("sys/module/nvidia/version", "600.1\n")
     assert collect(tmp_path, {}, tmp_path).driver == "nvidia 600.1"
     write("sys/module/amdgpu/refcnt", "3\n")
-    assert "amdgpu of the kernel" in collect(tmp_path, {}, tmp_path).driver
+    assert "amdgpu of the kernel" in collect(tmp_path, {}, tmp_path).driver.split(", ")
 
 
 def test_an_empty_machine_is_described_by_none(tmp_path):
@@ -181,12 +181,8 @@ def test_variables_that_change_speed_are_kept_and_no_others(tmp_path):
         "HIP_VISIBLE_DEVICES": "0",
         "HSA_XNACK": "1",
         "MIOPEN_FIND_MODE": "2",
-        "MKL_NUM_THREADS": "2",
         "NCCL_ALGO": "Ring",
-        "OMP_NUM_THREADS": "4",
-        "PYTORCH_CUDA_ALLOC_CONF": "a:b",
         "PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True",
-        "PYTORCH_TUNABLEOP_ENABLED": "0",
         "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
         "TORCH_BLAS_PREFER_HIPBLASLT": "1",
         "TRITON_INTERPRET": "0",
@@ -249,10 +245,8 @@ def test_a_secret_by_its_name_is_not_recorded_at_all(tmp_path, name):
     [
         ("PYTORCH_ALLOC_CONF", "expandable_segments:True,a:b"),
         ("LD_PRELOAD", "/opt/a.so:/opt/b.1.2.so"),
-        ("GOMP_CPU_AFFINITY", "0:0-8;1:3"),
         ("TORCHINDUCTOR_CACHE_DIR", "/tmp/me"),
         ("TRITON_ANYTHING", "True"),
-        ("NCCL_ANYTHING", "-2"),
     ],
 )
 def test_what_holds_nothing_private_is_recorded_as_it_is(tmp_path, name, value):
@@ -487,10 +481,8 @@ def test_what_one_side_does_not_know_is_no_difference():
     ("old", "new", "differs"),
     [
         ("cold", "warm, 1 entry", True),
-        ("none", "warm, 1 entry", True),
         ("none", "cold", False),
         ("warm, 41 entries", "warm, 45 entries", False),
-        ("41 entries", "warm, 45 entries", False),
         ("2 files, 0123456789ab", "warm, 9 entries, ab0123456789", False),
         ("warm, 9 entries, 0123456789ab", "warm, 9 entries, ab0123456789", True),
         ("warm, 9 entries, 0123456789ab", "warm, 1 file, 0123456789ab", False),
@@ -539,12 +531,10 @@ CPU_BUILD = "cuda = None\nhip = None\n"
     [
         (HIP_BUILD, GPU, True, "built for amd"),
         (CUDA_BUILD, NVIDIA, True, "built for nvidia"),
-        (CPU_BUILD, CPU, True, "built for cpu"),
         (CUDA_BUILD, CPU, True, "built for nvidia"),
         (CPU_BUILD, GPU, False, "the GPU is amd's"),
         (CUDA_BUILD, GPU, False, "the GPU is amd's"),
         (HIP_BUILD, NVIDIA, False, "the GPU is nvidia's"),
-        (CPU_BUILD, NVIDIA, False, "the GPU is nvidia's"),
         ("cuda: Opt", GPU, None, "not known"),
         (None, GPU, None, "not known"),
     ],
@@ -570,7 +560,6 @@ def test_the_remedy_names_the_wheels_of_the_installed_rocm(tmp_path, site, write
     [
         ("7.9.1-42", HIP_BUILD, True),
         ("7.10.0", HIP_BUILD, False),
-        ("10.0", HIP_BUILD, False),
         ("7.9.1", HIP_BUILD.replace("7.9.5", "7.11.5"), False),
         ("7.10.0", HIP_BUILD + "rocm: Optional[str] = '7.10.1'\n", True),
         ("unreadable", HIP_BUILD, True),
@@ -618,7 +607,6 @@ def test_an_amd_driver_without_a_visible_gpu_is_wrong(tmp_path, write):
         ("0x1002", "0x120000", True),
         ("0x1002", "0x038000", True),
         ("0x1002", "0x030000", False),
-        ("0x10de", "0x030200", False),
     ],
 )
 def test_an_instinct_without_its_driver_is_seen_on_the_bus(tmp_path, write, vendor, kind, missing):
@@ -682,6 +670,17 @@ def test_processes_on_amd_gpus_are_named(tmp_path, write):
     write("sys/class/kfd/kfd/proc/4711/pasid", "32770")
     found = check(name, checks(tmp_path, {}, [GPU]))
     assert (found.ok, found.detail) == (False, "1: 4711")
+
+
+def test_the_profiler_is_shown_with_its_words(tmp_path, write):
+    environ = {"PATH": str(tmp_path / "bin"), "ROCM_PATH": str(tmp_path / "nowhere")}
+    assert check("profiler", checks(tmp_path, environ, [GPU])).ok is None
+    tool = write("bin/rocprofv3", "#!/bin/sh\n")
+    tool.chmod(0o755)
+    found = check("profiler", checks(tmp_path, environ, [GPU]))
+    words = "--stats --kernel-trace --marker-trace --memory-copy-trace --output-format csv"
+    where = "-d FOLDER -o case_%pid% -- APP"
+    assert (found.ok, found.detail) == (True, f"{tool} {words} {where}")
 
 
 def test_a_compiler_is_the_one_the_variable_names(tmp_path, write):

@@ -43,7 +43,6 @@ def fresh(network: str, length: int = 64) -> tuple[Llama, torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        ("llama-3.2-1b", 1_235_814_400),
         ("llama-3.1-8b", 8_030_261_248),
         ("llama-3.1-70b", 70_553_706_496),
         ("mixtral-8x7b", 46_702_792_704),

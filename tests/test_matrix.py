@@ -57,12 +57,7 @@ def one_table(keys: str) -> str:
     ("keys", "expected"),
     [
         ("", "resnet50-b64-fp32-eager-infer"),
-        (
-            'precision = "fp16"\ncompile_mode = "max-autotune"',
-            "resnet50-b64-fp16-max-autotune-infer",
-        ),
         ('memory_format = "nhwc"', "resnet50-b64-fp32-nhwc-eager-infer"),
-        ('memory_format = "nchw"\nimage_size = 0\nranks = 1', "resnet50-b64-fp32-eager-infer"),
         ("image_size = 96", "resnet50-b64-fp32-96px-eager-infer"),
         ("ranks = 4", "resnet50-b64-fp32-eager-infer-x4"),
         (
@@ -120,7 +115,6 @@ def test_how_a_case_is_launched_is_in_its_id(tmp_path, keys, end, launch):
     [
         ("strong = true", ": strong divides a batch among ranks, and ranks is 1"),
         ("ranks = 3\nstrong = true", ": batch_size 64 cannot be divided among 3 ranks evenly"),
-        ("ranks = 128\nstrong = true", ": batch_size 64 cannot be divided among 128 ranks evenly"),
         ("strong = 1", ", strong: strong is 1; it has to be true or false"),
         ("threads = -1", ", threads: threads is -1; it has to be a whole number of 0 or more"),
     ],
@@ -282,7 +276,6 @@ def test_values_that_are_no_case_are_refused_by_name(values, expected):
         ('compile_mode = "default"\ncompile_options = "' + "o" * 60 + '"', "default-options."),
         ('task = "train"\noptimizer_every = 4', "eager-train-opt4"),
         ("cold = true", "-eager-infer-cold"),
-        ("ranks = 2\ncold = true", "-x2-cold"),
     ],
 )
 def test_an_option_that_is_set_is_in_the_id_and_one_that_is_not_is_nowhere(tmp_path, keys, part):
@@ -305,9 +298,7 @@ OWN = "[[gate.factory]]\nid = 'x'\n"
         ('network = "resnet51"', ", network: unknown network 'resnet51'; did you mean resnet50"),
         ("batch_size = 0", ", batch_size: batch_size is 0; it has to be a whole number of 1 or"),
         ('batch_size = "abc"', ", batch_size: batch_size is 'abc'; it has to be a whole number"),
-        ("batch_size = true", ", batch_size: batch_size is True; it has to be a whole number"),
         ("ranks = 0", ", ranks: ranks is 0; it has to be a whole number of 1 or more"),
-        ("image_size = -1", ", image_size: image_size is -1; it has to be a whole number of 0 or"),
         ('precision = "fp61"', ", precision: unknown precision 'fp61'; did you mean fp16"),
         ("batch_size = []", ": batch_size is an empty list"),
         ("batch_size = [1, 2, 1]", ", batch_size: names a value twice: [1, 2, 1]"),
@@ -329,7 +320,6 @@ OWN = "[[gate.factory]]\nid = 'x'\n"
         ("limits = 3", ", limits: has to be a table"),
         ("limits = {tolerence = 0.01}", ", limits: unknown key 'tolerence'; did you mean toler"),
         ("sampling = {warmup_s = 6}", ", sampling: warmup_s is 6, above warmup_max_s 5"),
-        ("sampling = {measure_s = inf}", ", sampling: measure_s is inf; it has to be a number ab"),
         ("time_limit_s = 0", ": time_limit_s is 0; it has to be a number of seconds above 0"),
     ],
 )
@@ -345,7 +335,6 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
         ("[gate.networks]", "gate.networks: has to be written [[gate.networks]]"),
         ("[[gate.network]]", "gate: unknown key 'network'; did you mean networks?"),
         ('[gate]\nextends = "smoke"', "gate.extends: there is no tier 'smoke'"),
-        ("[gate]\nextends = [1]", "gate.extends: there is no tier [1]"),
         ('[gate]\nextends = "gate"', "gate.extends: gate → gate goes in a circle"),
         (
             '[smoke]\nextends = "nightly"\n[gate]\nextends = "smoke"\n[nightly]\nextends = "gate"',
@@ -357,20 +346,14 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
         ("[gate", "not TOML: Expected ']' at the end of a table declaration"),
         ('[[gate.factory]]\nid = "x"', f"{FACTORY}: target is None; it has to be package.module:"),
         (f"{OWN}target = 'a..b:c'", f"{FACTORY}: target is 'a..b:c'; it has to be package.module:"),
-        (f"{OWN}target = 'a:b.c'", f"{FACTORY}: target is 'a:b.c'; it has to be package.module:"),
         (
             "[[gate.factory]]\ntarget = 'a:b'",
             f"{FACTORY}: id is None; it has to be letters, digits",
         ),
-        ("[[gate.factory]]\nid = '../x'\ntarget = 'a:b'", f"{FACTORY}: id is '../x'; it has to be"),
         (f"{OWN}target = 'a:b'\nparams = 3", f"{FACTORY}, params: has to be a table"),
         (
             f"{OWN}target = 'a:b'\nparams.k = [1]",
             f"{FACTORY}, params: k is [1]; it has to be text,",
-        ),
-        (
-            f"{OWN}target = 'a:b'\nparams.k = nan",
-            f"{FACTORY}, params: k is nan; it has to be text,",
         ),
         (f"{OWN}target = 'a:b'\nparams.k = 2026-01-01", f"{FACTORY}, params: k is datetime.date("),
         (

@@ -160,7 +160,6 @@ def params(*words: str) -> dict[str, Any]:
     ("words", "changed"),
     [
         (["--network", "SqueezeNet1.1"], {"network": "squeezenet1_1"}),
-        (["--network", "efficientnet_b7"], {"network": "efficientnet_b7", "image_size": 224}),
         (["--batch-size", "8"], {"batch_size": 8}),
         (["--fp16", "1"], {"precision": "fp16-bn32"}),
         (["--amp"], {"precision": "amp-fp16"}),

@@ -210,7 +210,6 @@ def test_lines_come_as_they_are_measured():
     [
         (12.3456, "12.346"),
         (0.063, "0.063"),
-        (0.01, "0.010"),
         (0.009999, "0.009999"),
         (0.0004375, "0.000438"),
     ],
@@ -334,10 +333,8 @@ def test_the_answer_is_held_beside_fp32_eager():
     "answer",
     [
         None,
-        Numerics(finite=True),
         Numerics(finite=True, cosine=0.5),
         Numerics(finite=True, max_abs_diff=0.5),
-        Numerics(finite=True, reference_loss=6.9),
         Numerics(finite=True, loss=6.9),
     ],
 )

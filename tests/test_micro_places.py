@@ -162,7 +162,6 @@ def test_the_batch_is_split_evenly(batch, share, each):
         (65, 64, "64 or 128"),
         (3, 4, "4"),
         (1, 2, "2"),
-        (7, 2, "6 or 8"),
     ],
 )
 def test_a_batch_that_cannot_be_split_is_refused_with_the_nearest(batch, share, near):

@@ -153,7 +153,6 @@ def test_a_rank_beyond_the_last_is_refused(environ, rank, size, launcher):
         (TORCHRUN, "WORLD_SIZE", "RANK is '5'"),
         (OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK is '6'"),
         (OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK is '6'"),
-        (MPICH, "MPI_LOCALRANKID", "PMI_RANK is '3'"),
         (MPICH, "PMI_SIZE", "PMI_RANK is '3'"),
         (STEP, "SLURM_PROCID", "SLURM_LOCALID is '1'"),
         (STEP, "SLURM_STEP_NUM_TASKS", "SLURM_PROCID is '3'"),
@@ -189,7 +188,6 @@ def test_a_variable_that_is_no_number_is_named(environ, name, text):
     ("visible", "index"),
     [
         ({}, 2),
-        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 2),
         ({"CUDA_VISIBLE_DEVICES": "3"}, 0),
         ({"ROCR_VISIBLE_DEVICES": "GPU-0123456789abcdef"}, 0),
         ({"HIP_VISIBLE_DEVICES": ""}, 2),
@@ -238,8 +236,6 @@ def test_ranks_of_several_hosts_that_nobody_told_say_what_to_set():
     [
         ("gpu1", "gpu1"),
         ("gpu[07-09,12],login1", "gpu07"),
-        ("gpu[3,5]", "gpu3"),
-        ("a,b[1-2]", "a"),
         ("rack[1-2]n[01-04]", "rack1n01"),
         ("n[08].cluster.example", "n08.cluster.example"),
     ],

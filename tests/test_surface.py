@@ -277,11 +277,6 @@ def failing(run, monkeypatch):
             "/x: No space left on device",
         ),
         (
-            PermissionError(errno.EACCES, "Permission denied", "/x"),
-            "/x: Permission denied",
-        ),
-        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
-        (
             ModuleNotFoundError("No module", name="torchao.core"),
             "the package torchao is not installed; pip install torchao",
         ),

@@ -404,7 +404,6 @@ def test_compressed_garbage_is_a_word(tmp_path):
     [
         "",
         "{}",
-        "[1]",
         "nothing",
         '{"traceEvents": 1}',
         '{"traceEvents": [{"ts": "now"}]}',
