@@ -509,7 +509,7 @@ def test_a_picture_that_cannot_be_written_costs_no_table(run, tmp_path):
     (tmp_path / "taken.png").mkdir()
     answer = run("mnist", "--over", "threads", "--at-most", "1", "--plot", "taken.png")
     assert answer.status == 0
-    assert "not drawn: cannot write taken.png: Is a directory" in answer.err
+    assert "not drawn: cannot write taken.png: it is no regular file" in answer.err
     assert answer.rows
 
 

@@ -20,6 +20,7 @@ ROOMS = (
 AROUND = {
     *("open", "read_text", "read_bytes", "write_text", "write_bytes", "copyfile", "copytree"),
     *("mkstemp", "mkdtemp", "TemporaryDirectory", "NamedTemporaryFile"),
+    *("export_chrome_trace", "export_stacks", "savefig"),
 }
 OURS = {
     "storage/facts.py": {"path.read_bytes()"},  # files of this package, as peaks are
@@ -30,6 +31,13 @@ OURS = {
     "backends/catalogue.py": {"path.read_text(encoding='utf-8')"},
     "profiling/traces.py": {"gzip.open(file)"},  # which the door has opened
     "backends/amd/results.py": {"gzip.open(file)"},
+    "worker/profiling.py": {"profiler.export_chrome_trace(str(part))"},  # which it has lent
+    "worker/tracing.py": {
+        "profiler.export_chrome_trace(str(partial))",
+        "profiler.export_stacks(str(partial), metric)",
+        "order.read_text()",  # in the folder of its runner
+    },
+    "studies/plot.py": {"figure.savefig(drawn, format='png', facecolor='white')"},  # in memory
     "storage/history.py": {"self.path.open('xb', buffering=0)"},  # a run's file, which is new
     # The null device, the kernel's files, and programs' and their libraries' own.
     "cli/ending.py": {"os.open(os.devnull, os.O_WRONLY)"},
@@ -52,10 +60,10 @@ OURS = {
         "maps.read_text(encoding='utf-8', errors='replace')",
         "file.open('rb')",
     },
+    "worker/exact.py": {"maps.read_text(errors='replace')"},
     "backends/amd/machine.py": {"Path(library.path).open('rb')"},
     "backends/folders.py": {"Path(file.path).read_bytes()"},  # a cache, whose links are the user's
-    "worker/ranks.py": {"cases.read_text()", "file.read_text()"},
-    "worker/tracing.py": {"order.read_text()"},
+    "worker/ranks.py": {"file.read_text()"},
     "worker/zygote.py": {"os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 384)"},
 }
 """What nobody else may have put there, or what is opened by a name that links may have."""

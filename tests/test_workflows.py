@@ -571,10 +571,12 @@ def test_a_night_injects_faults_without_a_gpu(checkout, tmp_path):
         notes(tmp_path, program)
     done = run(checkout, ("own-nightly", "faults", "Inject faults"), github_run_number=7)
     assert done.status == 0
-    install, faults = calls(tmp_path)
+    install, *faults = calls(tmp_path)
     assert install[0] == "pip"
-    expected = ["benchmarks/faults.py", "--cases", "2000", "--faults", "500", "--seed", "7"]
-    assert faults[1:] == expected
+    assert [" ".join(words[1:]) for words in faults] == [
+        "benchmarks/faults.py --cases 2000 --faults 500 --seed 7",
+        "benchmarks/faults.py --device cpu --ranks 2 --faults 18 --seed 7",
+    ]
 
 
 def test_a_night_reads_hostile_input(checkout, tmp_path):

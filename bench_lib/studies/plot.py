@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench_lib import files
 from bench_lib.model import UserError
 from bench_lib.studies.scaling import STRONG, Curve, in_words
 
@@ -49,8 +51,10 @@ def draw(curves: Sequence[Curve], path: Path, title: str) -> None:
             loc="upper center",
             bbox_to_anchor=(0.5, -0.25),
         )
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", facecolor="white")
     try:
-        figure.savefig(path, format="png", facecolor="white")
+        files.replace(path, drawn.getvalue())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
 
