@@ -27,7 +27,7 @@ def quantity(value: float) -> str:
 NUMBER, SHARE, FINE_SHARE, CHANGE, RATIO, TIMES = "1", "", "%", "+%", "ratio", "x"
 CHANGE_S = "+s"
 """Units of plain numbers: 0.05 as a share is 5.0% (5.00% finely), as a change +5.0%; 1.05 as a
-ratio of new to old is +5.00%, and 1.05x as times."""
+ratio of new to old is +5.0%, and 1.05x as times."""
 
 
 def number(value: float) -> str:
@@ -49,14 +49,22 @@ def _without_zeros_sign(words: str) -> str:
     return words if words.strip("+-0.%") else words.lstrip("+-")
 
 
+def _change(share: float) -> str:
+    """Return a change in percent; one below 1% has two digits after the point."""
+    if share >= 9:
+        return f"{1 + share:.3g}x"
+    return signed_percent(share, 2 if 0.00005 <= abs(share) < 0.00995 else 1)
+
+
 _WRITTEN: dict[str, Callable[[float], str]] = {
     NUMBER: number,
     SHARE: percent,
     FINE_SHARE: lambda value: percent(value, 2),
     CHANGE: signed_percent,
-    RATIO: lambda value: signed_percent(value - 1, 2) if value < 10 else f"{value:.3g}x",
+    RATIO: lambda value: _change(value - 1),
     TIMES: lambda value: f"{value:.2f}x",
     CHANGE_S: lambda value: f"{'-' if value < 0 else '+'}{seconds(abs(value))}",
+    "raw": lambda value: f"{value:.6g}",
     "cos": lambda value: f"{value:.6f}",
     "s": seconds,
     "B": lambda value: f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB",

@@ -42,6 +42,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ from bench_lib.model import (
     ProcessSummary,
     Status,
 )
-from bench_lib.report.tables import table
+from bench_lib.report.answer import Column, Table
+from bench_lib.report.render import summary_lines
 from bench_lib.storage import baselines, history
 
 HERE = Path(__file__).resolve().parent
@@ -1050,7 +1052,8 @@ def main() -> int:
             problems += found
     outcomes = _all_struck(options)
     if outcomes:
-        print("\n".join(table(BY_KIND, by_kind(outcomes), 200)))
+        columns = [Column(name, itemgetter(at)) for at, name in enumerate(BY_KIND)]
+        print("\n".join(summary_lines(Table(columns, by_kind(outcomes)), 200)))
     found = len(problems) + sum(not outcome.is_well for outcome in outcomes)
     print(f"{'FAIL' if found else 'PASS'}: {len(outcomes)} runs were struck, {found} findings")
     return min(found, 1)

@@ -575,7 +575,7 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
     assert status == 1
     assert lines[5].split() == ["big-fp32", "ERROR"]
     assert lines[6].split()[:6] == ["small-fp32", "REGRESSED", "10", "ms", "10.5", "ms"]
-    assert lines[6].split()[6] == "+5.00%"
+    assert lines[6].split()[6] == "+5.0%"
     assert lines[7].split()[:2] == ["big-fp16", "OK"]
     assert "environment, A -> B: torch 2.9.0 -> 2.10.0" in lines
     died = "big-fp32: ERROR run: B: died in measure: the worker was ended by SIGABRT"
@@ -699,7 +699,7 @@ def test_markdown_has_verdicts_kernels_and_components_that_differ(scripted, bed,
     assert lines[0] == "# B against A on AMD Instinct MI300X: 1 REGRESSED, 2 OK"
     assert lines[2].startswith("- A: torch 2.9.0, Python 3.11.7, ")
     assert any(
-        line.startswith("| small-fp32 | REGRESSED | 10 ms | 10.5 ms | +5.00% |") for line in lines
+        line.startswith("| small-fp32 | REGRESSED | 10 ms | 10.5 ms | +5.0% |") for line in lines
     )
     (reason,) = (line for line in lines if line.startswith("- small-fp32: REGRESSED latency: 5.0%"))
     assert "+500 us in kernels: new slow 9.5 ms" in reason

@@ -75,7 +75,7 @@ def test_json_is_for_machines(cli, night) -> None:
     status, out, _ = cli("--json")
     told = document_in(out)
     assert status == 0
-    assert told["schema"] == 2
+    assert told["schema"] == 3
     assert told["counts"] == {"REGRESSED": 1, "OK": 1}
     assert [entry["failing"] for entry in told["entries"]] == [True, False]
     assert told["entries"][0]["median_s"] == pytest.approx(0.00864)

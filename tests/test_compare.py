@@ -112,7 +112,7 @@ def test_two_runs_are_aligned_by_case_the_slowest_first(compare):
     assert (answer.status, answer.err) == (0, "")
     assert list(answer.rows) == ["slow", "steady", "fast"]
     slow = answer.rows["slow"]
-    assert slow[1:6] == ["8", "ms", "8.4", "ms", "+5.00%"]
+    assert slow[1:6] == ["8", "ms", "8.4", "ms", "+5.0%"]
     assert slow[9:] == ["slower", "5", "5"]
     assert answer.rows["fast"][9] == "faster"
     assert answer.rows["steady"][9:] == ["5", "5"]

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+from operator import itemgetter
 
 import pytest
 from builders import (
@@ -25,7 +26,8 @@ from command import Printed, ran
 from bench_lib.cli.output import ShownStream, shown
 from bench_lib.formats import printable
 from bench_lib.model import Accepted, Status
-from bench_lib.report.tables import table
+from bench_lib.report.answer import Column, Table
+from bench_lib.report.render import summary_lines
 
 TITLE, CLEAR, C1, TURNED = "\x1b]0;mine\x07", "\x1b[2J\x1b[H", "\x9b31m", "\u202egnp.exe"
 HOSTILE = f"{TITLE}{CLEAR}{C1}{TURNED}\r\x08=cmd|'/C calc'!A0"
@@ -98,7 +100,8 @@ def test_json_has_every_character_all_the_same(cli):
 
 
 def test_a_cell_of_a_table_has_one_line():
-    lines = table(("case", "status"), [("a\nb  OK", "ERROR"), (f"{CLEAR}c", "OK")])
+    columns = [Column("case", itemgetter(0)), Column("status", itemgetter(1))]
+    lines = summary_lines(Table(columns, [("a\nb  OK", "ERROR"), (f"{CLEAR}c", "OK")]))
     assert lines == ["case     status", "a b  OK  ERROR", "c        OK"]
 
 

@@ -334,6 +334,7 @@ from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.model import Status
 from bench_lib.report.benchmarks import extra_info
 from bench_lib.report import console
+from bench_lib.report.render import summary_lines
 from bench_lib.storage import acceptance, baselines, history
 
 CASE, DEVICE = make_case(), make_hardware()
@@ -380,7 +381,7 @@ for n in range(6):
 (verdict,) = [v for v in record.verdicts if v.metric == "warmth"]
 found["verdict"] = [verdict.status.value, verdict.value, verdict.baseline, verdict.unit]
 found["others"] = sorted({v.status.value for v in record.verdicts if v.metric != "warmth"})
-found["table"] = console.summary_rows([record])
+found["table"] = summary_lines(console.summary([record]))
 found["words"] = console.explanations([record])
 found["extra_info"] = extra_info(record, now, DEVICE)["metrics"]
 tonight.writer.end({}, 1)

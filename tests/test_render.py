@@ -36,8 +36,8 @@ def test_an_answer_in_text_markdown_json_and_csv():
     told = answer(title="Two cases", notes=["resnet50: why"], next="bench-lib x", exit_status=1)
     assert as_text(told, 100) == (
         "Two cases\n\n"
-        "case      status      median  change          interval\n"
-        "resnet50  REGRESSED  7.31 ms  +4.12%  +3.12% to +5.12%\n"
+        "case      status      median  change        interval\n"
+        "resnet50  REGRESSED  7.31 ms   +4.1%  +3.1% to +5.1%\n"
         "vit       OK\n\n"
         "resnet50: why\nnext: bench-lib x"
     )
@@ -46,7 +46,7 @@ def test_an_answer_in_text_markdown_json_and_csv():
         "next: `bench-lib x`\n\n"
         "| case | status | median | change | interval |\n"
         "| --- | --- | --- | --- | --- |\n"
-        "| resnet50 | REGRESSED | 7.31 ms | +4.12% | +3.12% to +5.12% |\n"
+        "| resnet50 | REGRESSED | 7.31 ms | +4.1% | +3.1% to +5.1% |\n"
         "| vit | OK |  |  |  |\n\n"
         "### Notes\n\n- resnet50: why\n"
     )
@@ -91,7 +91,7 @@ def test_an_id_of_300_characters_keeps_its_ends_and_the_other_columns_at_80():
     lines = [*as_text(answer(rows), 80).splitlines(), *summary_lines(Table(COLUMNS, rows), 80)]
     assert max(map(len, lines)) <= 80
     assert all(line.startswith(("case", "begin", "")) for line in lines)
-    assert {"REGRESSED", "+4.12%"} <= set(" ".join(lines).split())
+    assert {"REGRESSED", "+4.1%"} <= set(" ".join(lines).split())
     assert re.search(r"begin.*….*end ", "\n".join(lines))
 
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from bench_lib.formats import many, percent, printable, quantity, seconds, signed_percent, some
 from bench_lib.model import Status
 from bench_lib.report.console import (
-    HEADINGS,
     CaseFigures,
     counted,
     explanations,
@@ -27,14 +26,19 @@ from bench_lib.report.console import (
     in_words,
     rate_of,
     shares_of_peak,
-    summary_rows,
+    summary,
 )
-from bench_lib.report.tables import WIDTH, table, tables
+from bench_lib.report.render import cells, summary_lines
 
 MIB = 2**20
 
 
 # ---- rows -------------------------------------------------------------------------------
+
+
+def row(record):
+    """Return a record's cells by heading; empty ones are left out."""
+    return {name: below[0] for name, below in cells(summary([record]))}
 
 
 def test_a_row_holds_the_middle_of_the_accepted_processes():
@@ -49,32 +53,27 @@ def test_a_row_holds_the_middle_of_the_accepted_processes():
             make_verdict(ratio=1.0123, detectable_effect=0.0155),
         ],
     )
-    assert summary_rows([record]) == [
-        (CASE_ID, "OK", "250 ms", "+1.2%", "1.6%", "16 img/s", "0.0%", "30 MiB", "")
-    ]
+    assert row(record) == {
+        "case": CASE_ID,
+        "status": "OK",
+        "median": "250 ms",
+        "change": "+1.2%",
+        "detects": "1.6%",
+        "rate": "16 img/s",
+        "spread": "0.0%",
+        "memory": "30.0 MiB",
+    }
 
 
-def test_a_row_without_a_baseline_or_an_allocator_leaves_the_cells_empty():
-    record = make_record(status=Status.NO_BASELINE, verdicts=[make_verdict(ratio=None)])
-    assert summary_rows([record]) == [
-        (CASE_ID, "NO_BASELINE", "7.812 ms", "", "", "512 img/s", "0.0%", "", "")
-    ]
-
-
-def test_a_row_of_a_fault_has_only_its_status():
-    record = make_record(status=Status.ERROR, attempts=[make_attempt(fault=make_fault())])
-    assert summary_rows([record]) == [(CASE_ID, "ERROR", *[""] * 7)]
-
-
-def test_a_discarded_measurement_is_not_shown():
-    attempt = make_attempt(measurement=make_measurement(), accepted=False)
-    assert summary_rows([make_record(attempts=[attempt])]) == [(CASE_ID, "not judged", *[""] * 7)]
-
-
-def test_a_row_of_several_ranks_has_their_efficiency():
-    said = make_verdict(metric="efficiency", value=0.9787)
-    (row,) = summary_rows([make_record(verdicts=[make_verdict(), said])])
-    assert dict(zip(HEADINGS, row, strict=True))["efficiency"] == "97.9%"
+def test_a_row_has_what_is_known():
+    unjudged = make_record(status=Status.NO_BASELINE, verdicts=[make_verdict(ratio=None)])
+    assert {"change", "detects", "memory"}.isdisjoint(row(unjudged))
+    failed = make_record(status=Status.ERROR, attempts=[make_attempt(fault=make_fault())])
+    assert row(failed) == {"case": CASE_ID, "status": "ERROR"}
+    discarded = make_attempt(measurement=make_measurement(), accepted=False)
+    assert row(make_record(attempts=[discarded])) == {"case": CASE_ID, "status": "not judged"}
+    ranks = make_verdict(metric="efficiency", value=0.9787)
+    assert row(make_record(verdicts=[make_verdict(), ranks]))["efficiency"] == "97.9%"
 
 
 def test_the_worst_stand_first_and_the_rest_as_measured():
@@ -82,18 +81,21 @@ def test_the_worst_stand_first_and_the_rest_as_measured():
     order.append("REDRAWN")
     records = [make_record(case=make_case(id=name), status=Status(name)) for name in order]
     records.insert(2, make_record(case=make_case(id="none"), status=None))
-    assert [row[0] for row in summary_rows(records)] == [
-        "ERROR",
-        "REGRESSED",
-        "INVALID",
-        "INCOMPARABLE",
-        "SUSPECT",
-        "NOISY",
-        "REDRAWN",
-        "IMPROVED",
-        "OK",
-        "none",
-    ]
+    assert " ".join(record.case.id for record in summary(records).rows) == (
+        "ERROR REGRESSED INVALID INCOMPARABLE SUSPECT NOISY REDRAWN IMPROVED OK none"
+    )
+
+
+@given(
+    ids=st.lists(
+        st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=150),
+        max_size=5,
+    )
+)
+def test_no_line_of_a_summary_is_wider_than_asked_for(ids):
+    lines = summary_lines(summary(make_record(case=make_case(id=each)) for each in ids), 100)
+    assert len(lines) == (len(ids) + 1 if ids else 0)
+    assert all(len(line) <= 100 for line in lines)
 
 
 def test_figures_are_the_middle_of_what_was_accepted_and_none_without():
@@ -109,50 +111,6 @@ def test_a_night_in_one_line_names_the_first_that_failed():
     assert counted(counts, ["a", "b", "c"]) == "9 OK, 4 REGRESSED; failed: a, b, c"
     assert counted(counts, list("abcde")).endswith("; failed: a, b, c and 2 more")
     assert counted({}, []) == "not judged"
-
-
-# ---- tables -----------------------------------------------------------------------------
-
-
-def test_a_table_is_aligned_and_leaves_out_columns_that_are_empty():
-    rows = [("a-case", "OK", "1.5 ms", "", "3"), ("b", "ERROR", "", "", "10")]
-    assert table(("case", "status", "median", "none", "n"), rows) == [
-        "case    status  median   n",
-        "a-case  OK      1.5 ms   3",
-        "b       ERROR           10",
-    ]
-
-
-def test_a_table_without_rows_is_nothing():
-    assert table(HEADINGS, []) == []
-
-
-def test_a_table_of_one_column_is_a_list():
-    assert table(("case",), [("",), ("x",)]) == ["case", "", "x"]
-
-
-def test_an_id_that_is_too_long_keeps_its_beginning_and_its_end():
-    rows = [("resnet50-b64-amp-fp16-max-autotune-no-cudagraphs-train", "OK")]
-    assert table(("case", "status"), rows, width=30) == [
-        "case                    status",
-        "resnet50-b…raphs-train  OK",
-    ]
-
-
-@given(
-    rows=st.lists(
-        st.tuples(
-            st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=150),
-            st.sampled_from([status.value for status in Status]),
-            *[st.sampled_from(["", "1.234 ms", "22.07 k img/s"])] * 3,
-        ),
-        max_size=5,
-    )
-)
-def test_no_line_of_a_table_is_wider_than_asked_for(rows):
-    lines = table(("case", "status", "median", "rate", "detects"), rows)
-    assert len(lines) == (len(rows) + 1 if rows else 0)
-    assert all(len(line) <= WIDTH for line in lines)
 
 
 # ---- words ------------------------------------------------------------------------------
@@ -228,7 +186,6 @@ def test_a_comparison_with_what_was_published_is_a_line_though_nothing_is_judged
         for reason, fields in (("5 ms", {}), ("5 ms; published: 3", {"against": "published"}))
     ]
     assert explanations(records) == [f"{CASE_ID}: NO_BASELINE latency: 5 ms; published: 3"]
-    assert [row[3] for row in summary_rows(records)] == ["", ""]
 
 
 def test_a_case_in_words_leads_with_what_gave_it_its_status():
@@ -324,47 +281,6 @@ def test_a_row_of_many_names_is_cut_and_the_rest_is_counted():
 def test_the_plural_of_a_word_in_s_has_an_e():
     told = [many(number, what) for number in (0, 1, 2) for what in ("case", "process")]
     assert told == ["0 cases", "0 processes", "1 case", "1 process", "2 cases", "2 processes"]
-
-
-def test_a_narrow_table_drops_its_last_columns_before_it_shortens_the_first():
-    rows = [("a-case-with-a-long-name", "OK", "1 ms", "+0.1%", "1.5%", "900 img/s")]
-    headings = ("case", "status", "median", "change", "detects", "rate")
-    assert table(headings, rows, width=50) == [
-        "case                     status  median  change",
-        "a-case-with-a-long-name  OK        1 ms   +0.1%",
-    ]
-
-
-WIDE = (
-    ("mode", "precision", "throughput", "none", "memory", "step"),
-    [("eager", "fp32", "400 img/s", "", "954 MiB", "10 ms"), ("default", "", "", "", "1 MiB", "")],
-)
-
-
-def test_a_table_that_loses_nothing_goes_on_below():
-    whole = table(*WIDE, width=100)
-    assert tables(*WIDE, width=100) == [whole]
-    assert tables(*WIDE, width=max(map(len, whole))) == [whole]
-    assert tables(*WIDE, width=30, keys=2) == [
-        ["mode     precision  throughput", "eager    fp32        400 img/s", "default"],
-        [
-            "mode     precision   memory",
-            "eager    fp32       954 MiB",
-            "default               1 MiB",
-        ],
-        ["mode     precision   step", "eager    fp32       10 ms", "default"],
-    ]
-    assert [part[0].split() for part in tables(*WIDE, width=31, keys=1)] == [
-        ["mode", "precision", "throughput"],
-        ["mode", "memory", "step"],
-    ]
-
-
-def test_a_column_stays_however_narrow_the_terminal():
-    assert [part[0].split() for part in tables(*WIDE, width=1)] == [
-        ["mode", name] for name in ("precision", "throughput", "memory", "step")
-    ]
-    assert tables(WIDE[0], []) == []
 
 
 def test_a_long_reason_is_cut_in_the_summary():

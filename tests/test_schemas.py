@@ -26,7 +26,7 @@ from builders import (
     make_verdict,
 )
 from command import commands_below
-from documents import answers, recorded, schema_writer, validator
+from documents import answers, schema_writer, validator
 from scripts import script
 
 import bench_lib.cli
@@ -85,7 +85,7 @@ def test_every_command_that_takes_json_has_recorded_fields_and_no_other_has():
     names = [re.sub(r"[ -]+", "-", path) for path in program]
     beside = {"history-query-schema", "profile-diff", "submit-dry-run"}
     beside |= {f"exercise-{name}" for name in (*STUDIES, "largest-batch")}
-    assert {*recorded(), *answers()} == {*names, *beside} - {"exercise"}
+    assert {*answers()} == {*names, *beside} - {"exercise"}
 
 
 UNITS = re.compile(r"(seconds|_sec|_ms|_us|millis|_mb|_mib|_gb|_kb|_ghz|_watts?|bytes_)$")
@@ -94,7 +94,7 @@ UNITS = re.compile(r"(seconds|_sec|_ms|_us|millis|_mb|_mib|_gb|_kb|_ghz|_watts?|
 def test_names_of_fields_have_the_project_s_units():
     names = {
         name
-        for schema in [*SCHEMAS.values(), *recorded().values()]
+        for schema in SCHEMAS.values()
         for each in schema["$defs"].values()
         for name in each.get("properties", {})
     }
@@ -140,7 +140,7 @@ def fields_below(schema, about, path="", above=()):
 def test_a_document_has_all_that_0_1_0_printed_or_another_number():
     path = ROOT / "tests" / "recorded" / "0.1.0" / "documents.json.xz"
     then = json.loads(lzma.decompress(path.read_bytes()))
-    known = {**recorded(), **{name.removesuffix(".json"): SCHEMAS[name] for name in SCHEMAS}}
+    known = {name.removesuffix(".json"): SCHEMAS[name] for name in SCHEMAS}
     assert then.keys() - GONE <= known.keys() | answers().keys()
     renumbered, changed = set(), set()
     for document, about in then.items():
@@ -156,10 +156,7 @@ def test_a_document_has_all_that_0_1_0_printed_or_another_number():
         for path, kinds in about["fields"].items():
             changed |= {(document, path, kind) for kind in types[path] - set(kinds)}
             changed |= {(document, path, f"no {kind}") for kind in set(kinds) - types[path]}
-    assert renumbered == {
-        "baselines-file",
-        "report",
-    }
+    assert renumbered == {"baselines-file"}
     assert changed == SINCE_0_1_0
 
 

@@ -1,15 +1,11 @@
-"""What a night's time was spent on: by phase, by case, in a sentence."""
+"""What a run's time was spent on: by phase and by case."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from builders import make_attempt, make_case, make_record
-from nights import make_night, regressed
 
 from bench_lib.report import spent
-from bench_lib.report.html import page
-from bench_lib.report.markdown import as_markdown
+from bench_lib.report.render import cells
 
 
 def record(case_id="resnet50-b64", *attempts):
@@ -24,43 +20,23 @@ RECORDS = [
 
 
 def test_phases_add_up_and_the_longest_comes_first():
-    assert spent.rows(spent.spent(RECORDS)) == [
-        ("measure", "5.50", "55%"),
-        ("numerics", "3.00", "30%"),
-        ("build", "1.50", "15%"),
-        ("all", "10.00", "100%"),
+    table = spent.phases(spent.spent(RECORDS))
+    assert table.rows == [
+        ("measure", 5.5, 10.0),
+        ("numerics", 3.0, 10.0),
+        ("build", 1.5, 10.0),
+        ("all", 10.0, 10.0),
     ]
-
-
-def test_a_look_again_counts_apart():
-    once_more = make_attempt(process=0, phases_s={"measure": 2.0})
-    confirming = make_attempt(process=1, confirms=True, phases_s={"measure": 4.0})
-    first = make_attempt(phases_s={"measure": 4.0})
-    found = spent.spent([make_record(attempts=[first, once_more, confirming])])
-    assert (found.attempts, found.phases_s, found.again_s) == (3, {"measure": 10.0}, 6.0)
-    assert spent.sentence([make_record(attempts=[first, once_more, confirming])]) == (
-        "3 attempts took 10 s: measure 100%; 60% was spent on looking again."
-    )
+    assert cells(table)[2] == ("share", ["55.0%", "30.0%", "15.0%", "100.0%"])
 
 
 def test_cases_are_listed_by_what_they_took():
-    assert spent.case_rows(RECORDS) == [
-        ("vgg16-b64", "1", "6.00", "numerics 3.00, measure 2.50, build 0.50"),
-        ("resnet50-b64", "1", "4.00", "measure 3.00, build 1.00"),
-    ]
+    found = dict(cells(spent.cases(RECORDS)))
+    assert found["case"] == ["vgg16-b64", "resnet50-b64"]
+    assert found["time"] == ["6 s", "4 s"]
+    assert found["most of it"][1] == "3 s measure, 1 s build"
 
 
 def test_a_history_from_before_says_nothing_of_phases():
-    assert spent.sentence([make_record()]) == ""
-    assert spent.case_rows([make_record()]) == []
-
-
-def test_the_report_says_what_the_night_was_spent_on():
-    entry = regressed()
-    attempts = [replace(each, phases_s={"measure": 2.0}) for each in entry.record.attempts]
-    told = replace(entry, record=replace(entry.record, attempts=attempts))
-    night = make_night([told])
-    assert night.spent.endswith(": measure 100%.")
-    assert night.spent in as_markdown(night)
-    assert f"<p>{night.spent}</p>" in page(night)
-    assert " took " not in page(make_night([entry]))
+    assert spent.spent([make_record()]).attempts == 0
+    assert spent.cases([make_record()]).rows == []

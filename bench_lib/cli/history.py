@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import datetime as dt
-import io
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,13 +23,13 @@ from bench_lib.cli.output import (
     Json,
     one_form,
     picked,
-    print_json,
-    print_table,
+    tell,
     write,
 )
 from bench_lib.formats import printable
 from bench_lib.model import Hardware, Measurement, Record, UserError
 from bench_lib.report import spent
+from bench_lib.report.answer import Answer, Column, Table
 
 if TYPE_CHECKING:
     from bench_lib.storage.history import Run
@@ -46,29 +44,18 @@ MOST_ROWS = 10_000
 def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
     """List all runs, oldest first."""
     archive = reading.archive(history)
-    found, problems = archive.runs(), archive.problems
-    if json:
-        runs = [reading.listed(run) for run in found]
-        print_json("history list", runs=runs, problems=list(problems))
-        raise typer.Exit(0 if found else 1)
-    rows = [
-        (
-            run.run_id,
-            run.started,
-            run.key,
-            str(run.cases),
-            ", ".join(f"{n} {name}" for name, n in sorted(run.counts.items())) or "-",
-            "" if run.ended else "unfinished",
-        )
-        for run in found
-    ]
-    if rows:
-        print_table(("run", "started", "hardware", "cases", "verdicts", ""), rows)
-    else:
-        print(f"no runs in {history}; a pytest run that measures makes one")
-    for problem in problems:
-        print(f"! {problem}")
-    raise typer.Exit(0 if rows else 1)
+    found = archive.runs()
+    notes = [f"! {problem}" for problem in archive.problems]
+    if not found:
+        notes.insert(0, f"no runs in {history}; a pytest run that measures makes one")
+    answer = Answer(
+        command="history list",
+        tables={"runs": Table(reading.RUNS, found)},
+        notes=notes,
+        about={"problems": list(archive.problems)},
+        exit_status=0 if found else 1,
+    )
+    tell(answer, json=json)
 
 
 @app.command()
@@ -83,46 +70,45 @@ def show(
 ) -> None:
     """Show one run: every case with its verdicts and the reasons for them."""
     from bench_lib.report import console
+    from bench_lib.storage.archive import counts
     from bench_lib.storage.runs import Runs
 
     found = Runs(history).find(run)
-    if json:
-        from bench_lib.storage.archive import counts
-
-        print_json(
-            "history show",
-            run=found.run_id,
-            hardware_key=found.key,
-            **picked(found, "path started ended finished exit_status environments caches"),
-            cases=len(found.records),
-            counts=counts(record.status for record in found.records.values()),
-            devices=found.hardware,
-            records=list(found.records.values()),
-            **picked(found, "slow_downs problems"),
-        )
-        return
-    state = f"ended {found.ended}" if found.finished else "unfinished"
-    print(f"run {found.run_id} on {found.key}, started {found.started}, {state}")
-    print(found.path)
-    if differing := _filled(found):
-        print(f"caches: {'; '.join(differing)}")
-    print()
     records = list(found.records.values())
-    if phases:
-        _print_phases(found)
-        return
-    print_table(console.HEADINGS, console.summary_rows(records))
-    print()
-    for record in records:
-        for line in _details(record, found):
-            print(line)
+    state = f"ended {found.ended}" if found.finished else "unfinished"
+    heading = [
+        f"run {found.run_id} on {found.key}, started {found.started}, {state}",
+        str(found.path),
+    ]
+    if differing := _filled(found):
+        heading.append(f"caches: {'; '.join(differing)}")
+    about = {
+        "run": found.run_id,
+        "hardware_key": found.key,
+        **picked(found, "path started ended finished exit_status environments caches"),
+        "counts": counts(record.status for record in records),
+        "devices": found.hardware,
+        "records": records,
+        **picked(found, "slow_downs problems"),
+    }
+    notes = [f"! {problem}" for problem in found.problems]
+    if phases and not json:
+        tables, notes = _phases(found)
+        tell(Answer(command="history show", heading=heading, tables=tables, notes=notes))
     if found.slow_downs:
         from bench_lib.verdict import nights  # with numpy, which few runs need
 
-        for slow_down in found.slow_downs:
-            print(nights.in_words(slow_down, found.run_id))
-    for problem in found.problems:
-        print(f"! {problem}")
+        notes[:0] = [nights.in_words(one, found.run_id) for one in found.slow_downs]
+    details = [line for record in records for line in _details(record, found)]
+    answer = Answer(
+        command="history show",
+        heading=heading,
+        tables={"cases": console.summary(records)},
+        details="\n".join(details).rstrip(),
+        notes=notes,
+        about=about,
+    )
+    tell(answer, json=json)
 
 
 @app.command()
@@ -152,24 +138,31 @@ def query(
         raise UserError("name a query, such as 'SELECT * FROM runs', or --schema")
     archive = reading.archive(history)
     if sql is None or schema:
-        _print_schema(archive.schema(), json=json)
-        return
-    columns, rows = archive.ask(sql)
+        tell(_schema(archive.schema()), json=json)
+    from bench_lib.report.render import csv_lines, plain
+
+    names, rows = archive.ask(sql)
     problems = list(archive.problems)
     if as_csv:
-        _write_csv(columns, rows, sys.stdout)
+        for line in csv_lines(names, rows):
+            sys.stdout.write(line)
         _warn(problems)
         return
     found = list(islice(rows, most_rows + 1))
     if len(found) > most_rows:
         del found[most_rows:]
         problems.append(f"these are the first {most_rows} rows; --csv prints all, --limit more")
-    if json:
-        plain = [[_plain(value) for value in row] for row in found]
-        print_json("history query", columns=columns, rows=plain, problems=problems)
-        return
-    print_table(columns, [[_cell(value) for value in row] for row in found])
-    _warn(problems)
+    if not json:
+        _warn(problems)
+
+    def column(at: int, name: str) -> Column[Sequence[object]]:
+        return Column(name, lambda row: plain(row[at]), "raw", name)
+
+    table = Table([column(*each) for each in enumerate(names)], found)
+    about = {"columns": names, "rows": [plain(row) for row in found], "problems": problems}
+    # JSON has rows as they are: two columns of a query may have one name.
+    tables = {} if json else {"rows": table}
+    tell(Answer(command="history query", tables=tables, about=about), json=json)
 
 
 def _warn(problems: Sequence[str]) -> None:
@@ -223,74 +216,42 @@ def export(
 
 def _points(history: Path, run: str | None) -> str:
     """Return the values of all runs, or of one, as CSV."""
-    archive, text = reading.archive(history), io.StringIO()
+    from bench_lib.report.render import csv_lines
+
+    archive = reading.archive(history)
     of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
     asked = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
-    _write_csv(*archive.ask(asked), text)
+    text = "".join(csv_lines(*archive.ask(asked)))
     _warn(archive.problems)
-    return text.getvalue()
+    return text
 
 
-def _write_csv(columns: Sequence[str], rows: Iterable[Sequence[object]], file: TextIO) -> None:
-    """Write the answer to a query as CSV, with a header; every text as it is."""
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_plain(value) for value in row] for row in rows)
-
-
-def _plain(value: object) -> object:
-    """Return a value as JSON and CSV have it."""
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case dt.datetime():
-            return f"{value.isoformat()}Z" if value.tzinfo is None else value.isoformat()
-        case Decimal():
-            return float(value)
-        case Mapping():
-            return {str(name): _plain(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case _:
-            return str(value)
-
-
-def _print_phases(run: Run) -> None:
-    """Print what a run's time was spent on: by phase, by case, and beside its attempts."""
+def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
+    """Return what a run's time was spent on: by phase, by case, and beside its attempts."""
     records = list(run.records.values())
     found = spent.spent(records)
     if not found.attempts:
-        print("no attempt of it says what its time was spent on")
-        return
-    print_table(spent.HEADINGS, spent.rows(found))
+        return {}, ["no attempt of it says what its time was spent on"]
+    notes = []
     if run.ended is not None:
         took_s = (_moment(run.ended) - _moment(run.began)).total_seconds()
         beside = f", {took_s - found.total_s:.0f} s of it beside attempts"
         # Several devices measure at the same time.
-        print(f"the run took {took_s:.0f} s{beside if took_s > found.total_s else ''}")
-    print()
-    print_table(spent.CASE_HEADINGS, spent.case_rows(records))
+        notes = [f"the run took {took_s:.0f} s{beside if took_s > found.total_s else ''}"]
+    return {"phases": spent.phases(found), "cases": spent.cases(records)}, notes
 
 
 def _moment(time: str) -> dt.datetime:
     return dt.datetime.strptime(time, "%Y-%m-%dT%H:%M:%S%z")
 
 
-def _print_schema(tables: Mapping[str, Mapping[str, str]], *, json: bool) -> None:
-    if json:
-        print_json("history query --schema", tables=tables)
-        return
+def _schema(tables: Mapping[str, Mapping[str, str]]) -> Answer:
     rows = [
         (table, name, holds) for table, known in tables.items() for name, holds in known.items()
     ]
-    print_table(("table", "column", "holds"), rows)
-
-
-def _cell(value: object) -> str:
-    """Return a value as a table for people has it."""
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(_plain(value)).split())
+    names = ("table", "column", "holds")
+    shown: list[Column[Any]] = [Column(name, itemgetter(at)) for at, name in enumerate(names)]
+    return Answer(command="history query --schema", tables={"columns": Table(shown, rows)})
 
 
 def _filled(run: Run) -> list[str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
@@ -15,7 +13,7 @@ import typer
 
 from bench_lib import files
 from bench_lib.cli.ending import answering
-from bench_lib.formats import STEERING, printable
+from bench_lib.formats import printable
 from bench_lib.model import UserError
 
 if TYPE_CHECKING:
@@ -101,62 +99,13 @@ def show(answer: Answer, *, json: bool = False, markdown: bool = False) -> None:
     sys.stdout.flush()
 
 
-@dataclass(frozen=True)
-class _Document:
-    fields: dict[str, Any]
-
-
-def print_json(command: str, /, *, schema: int = 1, **fields: Any) -> None:
-    """Print an answer as indented JSON, dataclasses as they are, in UTF-8 wherever it goes.
-
-    ``schema`` is another number where a field is gone or means something else; one more is none.
-    """
-    import msgspec
-
-    # msgspec leaves out of what it decoded itself the fields that had their defaults.
-    document = asdict(_Document({"schema": schema, "command": command, **fields}))
-    encoded = msgspec.json.encode(document["fields"], enc_hook=os.fspath)
-    text = msgspec.json.format(encoded, indent=2).decode()
-    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
-        reconfigure(encoding="utf-8")
-    # They stand in texts only, where JSON has another way to write them.
-    shown = STEERING.sub(lambda c: f"\\u{ord(c[0]):04x}", text).replace("##[", "\\u0023#[")
-    sys.stdout.write(shown + "\n")
-
-
 def duration(seconds: float) -> str:
     """Return about how long something takes, in seconds or whole minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns, as wide as they need where the output is not a terminal."""
-    from bench_lib.report.tables import table
-
-    for line in table(headings, rows, _width()):
-        print(line)
-
-
-def print_line(line: str) -> None:
-    """Print a line, broken between words where a terminal would break it anywhere."""
-    from bench_lib.report.tables import wrapped
-
-    print("\n".join(wrapped(line, _width()) if sys.stdout.isatty() else [line]))
-
-
 def _width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-
-
-def print_tables(headings: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1) -> None:
-    """Print every column: below each other, in tables that each begin with the first ``keys``.
-
-    If the output is no terminal they are one table.
-    """
-    from bench_lib.report.tables import tables
-
-    for number, lines in enumerate(tables(headings, rows, _width(), keys=keys)):
-        print("\n" * (number > 0) + "\n".join(lines))
 
 
 def one_form(**forms: bool) -> None:

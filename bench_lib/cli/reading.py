@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench_lib.cli.output import DEFAULT_MATRIX, picked
+from bench_lib.cli.output import DEFAULT_MATRIX
 from bench_lib.model import Baseline, Case, UserError
+from bench_lib.report.answer import Column, columns
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Archive, RunLine
@@ -74,11 +75,16 @@ def meant(case_id: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
-def listed(run: RunLine) -> dict[str, Any]:
-    """Return a run in a line, as ``--json`` prints it."""
-    about = picked(run, "path started ended exit_status cases counts compacted")
-    finished = run.ended is not None
-    return {"run": run.run_id, "hardware_key": run.key, "finished": finished, **about}
+RUNS: list[Column[RunLine]] = [
+    Column("run", lambda run: run.run_id),
+    Column("started", lambda run: run.started),
+    Column("hardware_key", lambda run: run.key, heading="hardware"),
+    Column("cases", lambda run: run.cases),
+    Column("counts", lambda run: dict(sorted(run.counts.items())), heading="verdicts"),
+    Column("state", lambda run: "" if run.ended else "unfinished"),
+    Column("finished", lambda run: run.ended is not None, heading=""),
+    *columns("", "path ended exit_status compacted"),
+]
 
 
 # ---- accepted values --------------------------------------------------------------------

@@ -16,12 +16,12 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     picked,
-    print_json,
-    print_line,
-    print_table,
+    tell,
     write,
 )
+from bench_lib.cli.reading import RUNS
 from bench_lib.model import Status, UserError
+from bench_lib.report.answer import Answer, Column, Table, columns
 
 if TYPE_CHECKING:
     from bench_lib.report.findings import NightCause
@@ -62,7 +62,6 @@ def report(
     A night is the newest run and those of the 20 hours before it.  The exit status is 0 even where
     cases failed: the run that measured them has reported that.
     """
-    from bench_lib.report.findings import causes
     from bench_lib.report.night import gather
     from bench_lib.storage.history import utc_now
 
@@ -87,23 +86,8 @@ def report(
             print(text)
         else:
             write(markdown, text)
-    if json:
-        slow_downs = [
-            {"hardware_key": s.key, "run": s.run_id, "new": s.is_new, "slow_down": s.found}
-            for s in night.slow_downs
-        ]
-        print_json(
-            "report",
-            schema=2,
-            **picked(night, "sentence started ended changed counts"),
-            runs=list(map(reading.listed, night.runs)),
-            entries=list(map(_entry, night.entries)),
-            slow_downs=slow_downs,
-            causes=list(map(_cause, causes(night))),
-            **picked(night, "missing left_out"),
-        )
-    elif not to_stdout:
-        _print(night, [path for path in (html, markdown) if path is not None])
+    if not to_stdout:
+        tell(_answer(night, [path for path in (html, markdown) if path is not None]), json=json)
 
 
 def _run_of_actions() -> str:
@@ -113,42 +97,57 @@ def _run_of_actions() -> str:
     return "/".join([*parts, "actions/runs", run_id]) if all([*parts, run_id]) else ""
 
 
-def _print(night: Night, written: list[Path]) -> None:
-    from bench_lib.report import console
+def _answer(night: Night, written: list[Path]) -> Answer:
     from bench_lib.report.findings import FIND, causes, commands, hints, in_words
 
-    print_line(night.sentence)
-    for cause in causes(night):
-        if len(cause.entries) > 1:
-            print_line(cause.title)
-    if night.failed:
-        print()
-        rows = [
-            (row[0], entry.hardware.key, *row[1:])
-            for entry in night.failed
-            for row in console.summary_rows([entry.record])
-        ]
-        print_table((console.HEADINGS[0], "hardware", *console.HEADINGS[1:]), rows)
-        print()
-        for entry in night.failed[:MOST_LINES]:
-            print_line(in_words(night, entry))
-        print()
-    for one in night.slow_downs:
-        print_line(one.words)
-    for words in hints(night):
-        print(f"! {words}")  # it may end in a command, to be copied
-    for key in night.missing:
-        print_line(f"! not this night: {key}")
-    for words in night.left_out[:MOST_LINES]:
-        print_line(f"! {words}")
+    found = causes(night)
+    failed = [in_words(night, entry) for entry in night.failed]
+    notes = [*failed[:MOST_LINES], *(one.words for one in night.slow_downs)]
+    notes += [f"! {words}" for words in hints(night)]
+    notes += [f"! not this night: {key}" for key in night.missing]
+    notes += [f"! {words}" for words in night.left_out[:MOST_LINES]]
     if len(night.left_out) > MOST_LINES:
-        print(f"! and {len(night.left_out) - MOST_LINES} more")
-    for path in written:
-        print(f"written: {path}")
+        notes.append(f"! and {len(night.left_out) - MOST_LINES} more")
+    step = ""
     if night.failed and not written:
-        print("next: bench-lib report --html report.html")
+        step = "bench-lib report --html report.html"
     elif datable := [e for e in night.failed if e.status is Status.REGRESSED and e.last_good]:
-        print(f"next: {dict(commands(datable[0]))[FIND]}")
+        step = dict(commands(datable[0]))[FIND]
+    slow_downs = [
+        {"hardware_key": s.key, "run": s.run_id, "new": s.is_new, "slow_down": s.found}
+        for s in night.slow_downs
+    ]
+    return Answer(
+        command="report",
+        title=night.sentence,
+        heading=[cause.title for cause in found if len(cause.entries) > 1],
+        tables={"entries": Table(_columns(), night.entries, most=len(night.failed))},
+        notes=[*notes, *(f"written: {path}" for path in written)],
+        next=step,
+        about={
+            **picked(night, "sentence started ended changed counts"),
+            "runs": [{each.name: each.get(run) for each in RUNS} for run in night.runs],
+            "slow_downs": slow_downs,
+            "causes": list(map(_cause, found)),
+            **picked(night, "missing left_out"),
+        },
+    )
+
+
+def _columns() -> list[Column[NightCase]]:
+    """Return the terminal's columns with the hardware; failures come first."""
+    from bench_lib.report import console
+
+    first, *others = (column.of(lambda entry: entry.record) for column in console.COLUMNS)
+    return [
+        first,
+        Column("hardware_key", lambda entry: entry.hardware.key, heading="hardware"),
+        *others,
+        Column("run", lambda entry: entry.run_id, heading=""),
+        *columns("", "status failing quarantined"),
+        *columns("record", "verdicts changes"),
+        Column("change_points", _change_points, heading=""),
+    ]
 
 
 def _cause(cause: NightCause) -> dict[str, Any]:
@@ -163,9 +162,8 @@ def _cause(cause: NightCause) -> dict[str, Any]:
     }
 
 
-def _entry(entry: NightCase) -> dict[str, Any]:
-    figures = entry.figures
-    points = [
+def _change_points(entry: NightCase) -> list[dict[str, Any]]:
+    return [
         {
             "run": point.run_id,
             "time": point.time,
@@ -174,13 +172,3 @@ def _entry(entry: NightCase) -> dict[str, Any]:
         }
         for point in entry.moved
     ]
-    return {
-        "case_id": entry.record.case.id,
-        "hardware_key": entry.hardware.key,
-        "run": entry.run_id,
-        **picked(entry, "status failing quarantined"),
-        "median_s": figures.median_s if figures else None,
-        "items_per_s": figures.rate if figures else None,
-        **picked(entry.record, "verdicts changes"),
-        "change_points": points,
-    }

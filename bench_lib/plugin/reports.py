@@ -20,7 +20,7 @@ from _pytest.junitxml import xml_key
 from bench_lib import formats
 from bench_lib.engine.settings import Outcome
 from bench_lib.model import Case, Fault, Quarantine, Record, Status
-from bench_lib.report import console, tables
+from bench_lib.report import console, render
 from bench_lib.verdict import judge
 from bench_lib.verdict.severity import FAILING
 
@@ -93,7 +93,7 @@ class VerdictRepr(TerminalRepr):
         for line in self.brief.splitlines():
             starts = line.startswith(tuple(s.value for s in FAILING))
             own = starts or (own and bool(line))
-            for part in tables.wrapped(line, tw.fullwidth) if is_terminal and own else [line]:
+            for part in render.wrapped(line, tw.fullwidth) if is_terminal and own else [line]:
                 tw.line(part, red=starts)
 
 

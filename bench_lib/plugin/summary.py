@@ -13,7 +13,7 @@ import pytest
 from bench_lib import formats
 from bench_lib.model import Record, Status
 from bench_lib.plugin.measuring import SILENT, PerfSession
-from bench_lib.report import console, tables
+from bench_lib.report import console, render
 from bench_lib.storage import acceptance
 from bench_lib.verdict import nights
 from bench_lib.verdict.severity import FAILING
@@ -72,14 +72,14 @@ def write(terminal: Any, session: PerfSession) -> None:
     terminal.write_sep("=", "performance")
     for line in session.suite.judged_by():
         say(line)
-    rows = console.summary_rows(records)
-    heading, *lines = tables.table(console.HEADINGS, rows, _width(terminal))
+    table = console.summary(records)
+    heading, *lines = render.summary_lines(table, _width(terminal))
     say(heading)
-    for row, line in zip(rows, lines, strict=True):
-        say(line, **_COLOURS.get(row[1], {}))
+    for record, line in zip(table.rows, lines, strict=True):
+        say(line, **_COLOURS.get(console.standing(record), {}))
     explained = console.explanations(records, above=_failures_above(terminal))
     for line in [*explained, ""] if explained else []:
-        for part in tables.wrapped(line, _width(terminal)) if terminal.isatty else [line]:
+        for part in render.wrapped(line, _width(terminal)) if terminal.isatty else [line]:
             say(part)
     for found in session.suite.slow_downs:
         colour = _BAD if found in session.alarms else _ODD
@@ -119,7 +119,7 @@ def _failures_above(terminal: Any) -> str:
 def _width(terminal: Any) -> int:
     """Return how wide the table may be: a terminal's width; a log's is what COLUMNS says."""
     if not terminal.isatty and not os.environ.get("COLUMNS"):
-        return tables.WIDTH
+        return render.WIDTH
     full: int = terminal.config.get_terminal_writer().fullwidth
     return full
 

@@ -35,6 +35,15 @@ class Column(Generic[Row]):
         """The heading that people see; empty for none."""
         return self.name.replace("_", " ") if self.heading is None else self.heading
 
+    def of(self, part: Callable[[Any], Row]) -> Column[Any]:
+        """Return the column for rows that have this one's rows as a part."""
+        return Column(
+            self.name,
+            lambda row: self.get(part(row)),
+            lambda row: self.unit_of(part(row)),
+            self.heading,
+        )
+
     def unit_of(self, row: Row) -> str:
         """Return the unit of a row's value."""
         return self.unit if isinstance(self.unit, str) else self.unit(row)
@@ -90,6 +99,8 @@ class Answer:
     """Lines above the tables."""
     verbatim: str = ""
     """Text that is never broken: a script, or a page of its own."""
+    details: str = ""
+    """Text below the tables that is never broken."""
     notes: Sequence[str] = ()
     """Sentences below the tables."""
     next: str = ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bench_lib.formats import printable, quantity, seconds, shortened, signed_percent, some
+from bench_lib.formats import SHARE, printable, shortened, some
 from bench_lib.formulas import roofline
 from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
+from bench_lib.report.answer import Column, Table, judged
 from bench_lib.storage.baselines import in_force
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge, turns
@@ -23,15 +25,6 @@ from bench_lib.verdict.statistics import iterations
 
 NAMED = 3
 """Most cases that a line names; it counts the rest."""
-HEADINGS = (
-    *("case", "status", "median", "change", "detects", "rate", "spread", "memory"),
-    "efficiency",
-)
-
-
-def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
-    """Return one row of HEADINGS per record, worst first and otherwise as measured."""
-    return [_row(record) for record in sorted(records, key=lambda each: rank(each.status))]
 
 
 @dataclass(frozen=True)
@@ -62,25 +55,23 @@ def figures(record: Record) -> CaseFigures | None:
     )
 
 
-def _row(record: Record) -> tuple[str, ...]:
-    found = figures(record)
-    if found is None:
-        return (record.case.id, standing(record), *[""] * (len(HEADINGS) - 2))
-    timing, memory = timing_of(record), found.peak_memory_bytes
-    ratio = timing.ratio if timing else None
-    detects = timing.detectable_effect if timing else None
+def _of(name: str) -> Callable[[Record], Any]:
+    return lambda record: getattr(figures(record), name, None)
+
+
+def _efficiency(record: Record) -> float | None:
     shares = (v.value for v in record.verdicts if of(v.metric) is EFFICIENCY and v.value)
-    return (
-        record.case.id,
-        standing(record),
-        seconds(found.median_s),
-        "" if ratio is None else signed_percent(ratio - 1),
-        "" if detects is None else f"{detects:.1%}",
-        f"{quantity(found.rate)} {found.item}/s",
-        f"{found.spread:.1%}",
-        "" if memory is None else f"{memory / 2**20:.0f} MiB",
-        next((f"{share:.1%}" for share in shares), ""),
-    )
+    return next(shares, None)
+
+
+def _item(record: Record) -> str:
+    found = figures(record)
+    return f"{found.item}/s" if found else ""
+
+
+def _timing(record: Record) -> Verdict | None:
+    """Return the timing to show; None for a case without figures, whose status says why."""
+    return timing_of(record) if record.measurements else None
 
 
 def timing_of(record: Record) -> Verdict | None:
@@ -112,6 +103,24 @@ def standing(record: Record) -> str:
     if record.status is None:
         return "not judged"
     return f"({record.status.value})" if excused(record) else record.status.value
+
+
+COLUMNS: list[Column[Record]] = [
+    Column("case_id", lambda record: record.case.id, heading="case"),
+    Column("standing", standing, heading="status"),
+    Column("median_s", _of("median_s"), "s", "median"),
+    *(column for column in judged(_timing) if column.name != "interval"),
+    Column("items_per_s", _of("rate"), _item, "rate"),
+    Column("spread", _of("spread"), SHARE),
+    Column("memory_bytes", _of("peak_memory_bytes"), "B", "memory"),
+    Column("efficiency", _efficiency, SHARE),
+]
+"""A case in the terminal, in Markdown and on the page."""
+
+
+def summary(records: Iterable[Record]) -> Table[Record]:
+    """Return a table of records, worst first and otherwise as measured."""
+    return Table(COLUMNS, sorted(records, key=lambda each: rank(each.status)))
 
 
 _QUIET = (Status.OK, Status.NO_BASELINE, Status.SKIPPED)

@@ -24,13 +24,15 @@ from markupsafe import Markup
 from bench_lib import __version__
 from bench_lib.environment.commits import Checkout, Commit
 from bench_lib.findings import KernelsUnseen
-from bench_lib.formats import amount, many, printable, seconds, signed_percent
+from bench_lib.formats import RATIO, amount, many, printable, seconds
 from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
+from bench_lib.report.answer import Column, judged
 from bench_lib.report.findings import FIND, NightCause, causes, commands, device, hints, onset
 from bench_lib.report.night import Night, NightCase
 from bench_lib.report.plots import Histories, comparisons, placed, spark
+from bench_lib.report.render import cell
 from bench_lib.verdict import metrics
 from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.severity import rank
@@ -169,8 +171,8 @@ def clean(text: str) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """Return how far a ratio is from one: ``+8.0%``; empty where there is none."""
-    return "" if ratio is None else signed_percent(ratio - 1)
+    """Return how far a ratio is from one: ``+8.00%``; empty where there is none."""
+    return cell(ratio, RATIO)
 
 
 def _standing(entry: NightCase) -> str:
@@ -246,20 +248,20 @@ def _precision(entry: NightCase) -> str:
 def _cells(entry: NightCase) -> list[tuple[str, float | None, str]]:
     """Return the numbers of an entry's line: as shown, by what it is sorted, and a remark."""
     verdict, at = _timing(entry), placed(entry)
-    (row,) = console.summary_rows([entry.record])
-    shown = dict(zip(console.HEADINGS, row, strict=True))
-    ratio = verdict.ratio if verdict else None
-    detects = verdict.detectable_effect if verdict else None
+    columns = {column.name: column for column in console.COLUMNS}
+    of_verdict: list[Column[Any]] = judged(lambda _row: verdict)
     reached = at.reached.share if at and at.reached else None
-    median_s, rate, memory = (
-        getattr(entry.figures, name, None) for name in ("median_s", "rate", "peak_memory_bytes")
-    )
+
+    def shown(column: Column[Any], remark: str = "") -> tuple[str, float | None, str]:
+        value = column.get(entry.record)
+        return cell(value, column.unit_of(entry.record)), value, remark
+
     return [
-        (shown["median"], median_s, ""),
-        (percent(ratio), ratio, ""),
-        ("" if detects is None else f"{detects:.1%}", detects, ""),
-        (shown["rate"], rate, _waits(entry)),
-        (shown["memory"], memory, ""),
+        shown(columns["median_s"]),
+        shown(of_verdict[0]),
+        shown(of_verdict[2]),
+        shown(columns["items_per_s"], _waits(entry)),
+        shown(columns["memory_bytes"]),
         (_reached(entry), reached, ""),
     ]
 

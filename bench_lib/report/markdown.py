@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from bench_lib.formats import amount, many, signed_percent, sparkline
+from bench_lib.formats import amount, many, on_one_line, signed_percent, sparkline
 from bench_lib.model import Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console, github
+from bench_lib.report.answer import Column, Table, judged
 from bench_lib.report.findings import (
     NightCause,
     causes,
@@ -24,6 +25,7 @@ from bench_lib.report.findings import (
 )
 from bench_lib.report.github import MarkdownSection, code, shortened, span, text
 from bench_lib.report.night import Moved, Night, NightCase
+from bench_lib.report.render import cells, sections_of
 from bench_lib.verdict import metrics
 from bench_lib.verdict.severity import FAILING
 
@@ -31,10 +33,6 @@ MARKER = "<!-- bench-lib: report -->"
 """The first line, hidden, by which the comment is found that was made before."""
 UNCHANGED = "<!-- bench-lib: nothing changed -->"
 """The second line, hidden, of a night that needs no comment where there is none yet."""
-FAILURES = (
-    *("case", "hardware", "status", "ratio", "95% interval", "since", "changed there"),
-    "why",
-)
 CAUSES = ("first bad run", "cause", "cases")
 MOST_CAUSES = 5
 WORTH = 0.05
@@ -70,12 +68,7 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") ->
     counts = ", ".join(f"{n} {text(name)}" for name, n in night.counts.items())
     sections = [
         MarkdownSection("Causes", list(_causes(found)), "causes", github.table(CAUSES)),
-        MarkdownSection(
-            f"Failed: {len(failed)}",
-            [_failure(night, e) for e in failed],
-            "failures",
-            github.table(FAILURES),
-        ),
+        *sections_of(replace(_failures(night, failed), title=f"Failed: {len(failed)}"), "failures"),
         MarkdownSection(
             "What is known of each failure", [_details(night, e) for e in failed], "failures"
         ),
@@ -194,8 +187,6 @@ def _to_be_known(night: Night) -> Iterator[str]:
     """Say when the night was, what makes it less than it seems, and what there is to do."""
     if when := text(" to ".join(filter(None, (night.started, night.ended)))):
         yield f"- {when}"
-    if night.spent:
-        yield f"- {text(night.spent)}"
     for one in night.slow_downs:
         words = shortened(one.words, MOST_REASON)
         yield f"- **{words}**" if one.is_new else f"- {words}"
@@ -221,22 +212,27 @@ def _causes(found: Iterable[NightCause]) -> Iterator[str]:
 # --- failures --------------------------------------------------------------------------------
 
 
-def _failure(night: Night, entry: NightCase) -> str:
-    verdict, began = entry.verdict, onset(night, entry)
-    ratio = verdict.ratio if verdict else None
-    interval = (verdict.interval if verdict else None) or ()
-    return github.row(
-        [
-            _name(entry),
-            text(device(night, entry)),
-            f"**{entry.status.value if entry.status else ''}**",
-            "" if ratio is None else f"{ratio:.3f}",
-            " to ".join(f"{bound:.3f}" for bound in interval),
-            text(began.since),
-            shortened("; ".join(began.changes), MOST_REASON),
-            shortened(f"{verdict.metric}: {verdict.reason}" if verdict else "", MOST_REASON),
-        ]
-    )
+def _failures(night: Night, entries: Sequence[NightCase]) -> Table[NightCase]:
+    """Return what failed: by how much, since when, what changed there, and why."""
+
+    def why(entry: NightCase) -> str:
+        verdict = entry.verdict
+        return on_one_line(f"{verdict.metric}: {verdict.reason}", MOST_REASON) if verdict else ""
+
+    def changed(entry: NightCase) -> str:
+        return on_one_line("; ".join(onset(night, entry).changes), MOST_REASON)
+
+    verdict: list[Column[NightCase]] = judged(lambda entry: entry.verdict)
+    columns: list[Column[NightCase]] = [
+        Column("case_id", lambda entry: entry.record.case.id[:MOST_REASON], heading="case"),
+        Column("hardware", lambda entry: device(night, entry)),
+        Column("status", lambda entry: entry.status),
+        *verdict[:2],
+        Column("since", lambda entry: onset(night, entry).since),
+        Column("changed", changed, heading="changed there"),
+        Column("why", why),
+    ]
+    return Table(columns, entries)
 
 
 def _name(entry: NightCase) -> str:
@@ -313,22 +309,20 @@ def _remarks(entries: Iterable[NightCase]) -> Iterator[str]:
             yield f"- {shortened(line, MOST_REASON)}"
 
 
-def _summary(entries: Sequence[NightCase]) -> tuple[list[str], list[str]]:
-    """Return the head and the rows of the terminal's summary, with the hardware.
+ROWS: list[Column[NightCase]] = [
+    Column("case_id", lambda entry: entry.record.case.id, heading="case"),
+    Column("hardware_key", lambda entry: entry.hardware.key, heading="hardware"),
+    *(column.of(lambda entry: entry.record) for column in console.COLUMNS[1:]),
+]
 
-    Columns that tell entries nothing are left out.
-    """
-    first, *others = console.HEADINGS
-    table = [(first, "hardware", *others)]
-    for entry in entries:
-        ((case_id, *cells),) = console.summary_rows([entry.record])
-        table.append((case_id, entry.hardware.key, *cells))
-    columns = [
-        column
-        for column in zip(*table, strict=True)
-        if len(set(column[1:])) > 1 or (any(column[1:]) and column[0] != "hardware")
-    ]
-    headings, *rows = zip(*columns, strict=True) if columns else [()]
-    return github.table(headings), [
-        github.row([shortened(cell, MOST_REASON) for cell in row]) for row in rows
-    ]
+
+def _summary(entries: Sequence[NightCase]) -> tuple[list[str], list[str]]:
+    """Return the head and the rows of the terminal's summary, with the hardware."""
+    if not entries:
+        return [], []
+    several = len({entry.hardware.key for entry in entries}) > 1
+    shown = [column for column in ROWS if several or column.name != "hardware_key"]
+    found = cells(Table(shown, entries))
+    lines = zip(*(below for _, below in found), strict=True)
+    rows = [github.row([shortened(each, MOST_REASON) for each in line]) for line in lines]
+    return github.table([name for name, _ in found]), rows

@@ -26,8 +26,9 @@ from bench_lib.model import (
 )
 from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
-from bench_lib.report import console, spent
+from bench_lib.report import console
 from bench_lib.report.console import CaseFigures
+from bench_lib.report.render import cells
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import Run
 from bench_lib.storage.lines import HistoryError
@@ -286,11 +287,6 @@ class Night:
         known = {status.value: found[status] for status in SEVERITY if found[status]}
         return {**known, **({"not judged": found[None]} if found[None] else {})}
 
-    @cached_property
-    def spent(self) -> str:
-        """The night's time by phase, in one sentence; empty if unknown."""
-        return spent.sentence(entry.record for entry in self.entries)
-
     @property
     def sentence(self) -> str:
         """The night in one sentence; one that is old begins with a sentence on that."""
@@ -357,7 +353,7 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
         night.slow_downs[:] = sorted([*before, *told], key=lambda one: not one.is_new)
         for record in run.records.values():
             try:
-                console.summary_rows([record])
+                cells(console.summary([record]))
             except (ArithmeticError, ValueError) as error:  # a line that somebody else wrote
                 words = f"run {line.run_id}: {record.case.id} cannot be shown: {error}"
                 night.left_out.append(words)

@@ -7,12 +7,15 @@ a terminal or a log, or be taken for Markdown or HTML.
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import enum
 import io
+import itertools
 import os
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from bench_lib.formats import NUMBER, STEERING, amount, many, printable
@@ -81,6 +84,7 @@ def as_text(answer: Answer, width: int) -> str:
         if parts and table.title:
             parts[0].insert(0, table.title)
         blocks += parts
+    blocks.append([answer.details] if answer.details else [])
     blocks.append([part for note in answer.notes for part in wrapped(note, width)])
     if answer.next:
         blocks[-1].append(f"next: {answer.next}")
@@ -157,7 +161,7 @@ def as_markdown(answer: Answer, limit: int = github.COMMENT) -> str:
     opening = [f"# {github.text(answer.title)}"] if answer.title else []
     opening += ["\n".join(_listed(answer.heading))] if answer.heading else []
     opening += [github.code(answer.verbatim)] if answer.verbatim else []
-    sections = [part for table in answer.tables.values() for part in _sections(table)]
+    sections = [part for table in answer.tables.values() for part in sections_of(table)]
     if answer.notes:
         sections.insert(1, MarkdownSection("Notes", _listed(answer.notes), "lines"))
     if answer.next:
@@ -169,7 +173,8 @@ def _listed(lines: Iterable[str]) -> list[str]:
     return [f"- {github.text(line)}" for line in lines]
 
 
-def _sections(table: Table[Any]) -> list[MarkdownSection]:
+def sections_of(table: Table[Any], what: str = "rows") -> list[MarkdownSection]:
+    """Return a table as sections of Markdown: its rows, then those that are quiet, folded."""
     found = cells(table)
     if not table.rows:
         return []
@@ -180,14 +185,14 @@ def _sections(table: Table[Any]) -> list[MarkdownSection]:
     ]
     title = github.text(table.title)
     if table.is_quiet is None:
-        return [MarkdownSection(title, lines, "rows", head)]
+        return [MarkdownSection(title, lines, what, head)]
     quiet = [table.is_quiet(row) for row in table.rows]
     shown = [line for line, is_quiet in zip(lines, quiet, strict=True) if not is_quiet]
     folded = [line for line, is_quiet in zip(lines, quiet, strict=True) if is_quiet]
-    others = f"{'Others' if shown else 'All'}: {many(len(folded), 'row')}"
+    others = f"{'Others' if shown else 'All'}: {many(len(folded), what.removesuffix('s'))}"
     return [
-        MarkdownSection(title, shown, "rows", head),
-        MarkdownSection(others, folded, "rows", head, folded=True),
+        MarkdownSection(title, shown, what, head),
+        MarkdownSection(others, folded, what, head, folded=True),
     ]
 
 
@@ -219,15 +224,37 @@ def as_json(answer: Answer) -> str:
 
 def as_csv(table: Table[Any]) -> str:
     """Return a table's raw values as CSV, with a header; every text as it is."""
+    rows = ([column.get(row) for column in table.columns] for row in table.rows)
+    return "".join(csv_lines([column.name for column in table.columns], rows))
+
+
+def csv_lines(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """Yield a header and each row as it comes."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([column.name for column in table.columns])
-    writer.writerows([_plain(column.get(row)) for column in table.columns] for row in table.rows)
-    return file.getvalue()
+    for row in itertools.chain([names], rows):
+        file.seek(0)
+        file.truncate()
+        writer.writerow([plain(value) for value in row])
+        yield file.getvalue()
 
 
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, enum.Enum) else value
+def plain(value: Any) -> Any:
+    """Return a value as JSON and CSV have it, of those that a database gives too."""
+    match value:
+        case enum.Enum():
+            return value.value
+        case dt.datetime():
+            return f"{value.isoformat()}Z" if value.tzinfo is None else value.isoformat()
+        case Decimal():
+            return float(value)
+        case Mapping():
+            return {str(name): plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case None | bool() | int() | float() | str():
+            return value
+    return str(value)
 
 
 def as_html(table: Table[Any]) -> Markup:
