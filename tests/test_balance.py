@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bench_lib.engine.pace import SLACK, balanced, queues
+from bench_lib.engine.pace import SLACK, balanced, is_compiled, queues
 
 
 def loads(found, takes, devices):
@@ -49,3 +49,18 @@ def test_a_gate_is_balanced_on_any_number_of_devices(devices, seed):
     homes = {name: chance.randrange(devices) for name in takes}
     most = max(loads(balanced(homes, devices, takes.get), takes, devices))
     assert most <= (1 + 2 * SLACK) * sum(takes.values()) / devices
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "compiles"),
+    [
+        ("perf_tests/test_networks.py::test_network[resnet50-b64-fp16-max-autotune-infer]", True),
+        ("vit_b_16-b32-bf16-reduce-overhead-folded-infer", True),
+        ("op-gemm-8192x8192x8192-nt-default", True),
+        ("resnet50-b64-fp16-eager-infer", False),
+        ("resnet50-b64-fp16-graph-infer", False),
+        ("tests/test_default.py::test_default", False),
+    ],
+)
+def test_an_id_says_whether_its_case_is_compiled(nodeid, compiles):
+    assert is_compiled(nodeid) is compiles

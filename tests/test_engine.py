@@ -351,13 +351,32 @@ def test_workers_that_have_started_measure_where_they_are_needed(tmp_path, monke
     devices = gpus(2)
     with contextlib.closing(engine.Engine(devices[0], Settings())) as run:
         told = [run.share(device) for device in devices]
-        assert told == [("folder", 0, "digest"), ("folder", 1, "digest")]
+        assert told == [{"": ("folder", index, "digest")} for index in (0, 1)]
         assert run.share(devices[1]) == told[1]
         assert run.attempt(CASE)[0].fault is None
         assert shared[0].log[-1] == f"context-1 {CASE.id}"
     assert log == []
     assert [workers.log[-1] for workers in shared.values()] == ["close", "close"]
     assert shared[1].log == ["close"]
+
+
+def test_second_looks_and_profiles_use_the_workers_that_have_started(tmp_path, monkeypatch):
+    log, shared = starting(monkeypatch, tmp_path), sharing(monkeypatch)
+    devices = gpus(2)
+    accept(tmp_path / "baselines", *"ab")
+    settings = Settings(
+        history=tmp_path, baselines=tmp_path / "baselines", planned=2, kernels="all"
+    )
+    with contextlib.closing(engine.Engine(devices[0], settings)) as run:
+        run.open()
+        for device, id_ in zip(devices, "ab", strict=True):
+            run.share(device)
+            measured_on(run, device, make_case(id=id_), tmp_path / "locks")
+        run.conclude()
+    assert log == []
+    for id_, workers in zip("ab", shared.values(), strict=True):
+        done = [line for line in workers.log if not line.startswith(("fork", "end"))]
+        assert done == [f"context-1 {id_}", f"context-2 profiles {id_}", "close"]
 
 
 def test_workers_that_would_start_otherwise_now_are_ended(tmp_path, monkeypatch):
@@ -374,7 +393,7 @@ def test_workers_that_cannot_be_shared_start_where_they_are_needed(tmp_path, mon
     log = starting(monkeypatch, tmp_path)
     monkeypatch.setattr(engine.processes, "share", nobody_shares)
     with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
-        assert run.share(DEVICE) is None
+        assert run.share(DEVICE) == {}
         assert run.attempt(CASE)[0].fault is None
     assert log == ["start 0"]
 
@@ -390,7 +409,7 @@ def test_who_is_told_of_shared_workers_joins_them(tmp_path, monkeypatch, are_the
         return workers if are_there else None
 
     monkeypatch.setattr(engine.processes, "joined", joined)
-    with contextlib.closing(engine.Engine(DEVICE, Settings(), told)) as run:
+    with contextlib.closing(engine.Engine(DEVICE, Settings(), {"": told})) as run:
         assert run.attempt(CASE)[0].fault is None
     assert asked == [told]
     assert log == ([] if are_there else ["start 0"])

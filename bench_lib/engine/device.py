@@ -308,9 +308,9 @@ class HeldDevice:
         """By side, the software that measures there; the worker's own words where it spoke."""
         return {name: processes.environment() for name, processes in self._sides.items()}
 
-    def use(self, workers: Zygote) -> None:
-        """Have the side in question use workers that have started."""
-        self._sides[self._candidate].use(workers)
+    def use(self, side: str, workers: Zygote, *, are_lent: bool = False) -> None:
+        """Have a side use workers that have started, and leave them where they are lent."""
+        self._sides[side].use(workers, are_lent=are_lent)
 
     def watch(self) -> None:
         """Start telemetry, and see what the environment is before a run fills its caches."""
@@ -327,6 +327,7 @@ class HeldDevice:
             stack.callback(self._beside.close)
             for processes in self._sides.values():
                 stack.callback(processes.close)
+            stack.callback(self._companion.close)
             stack.callback(self._neighbours.close)
             if self._watcher is not None:
                 stack.callback(self._watcher.close)

@@ -8,9 +8,10 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 from bench_lib import backends
 from bench_lib.engine import looks, processes
@@ -30,6 +31,7 @@ from bench_lib.model import (
     Draw,
     Environment,
     Hardware,
+    KernelTable,
     Numerics,
     Record,
     SlowDown,
@@ -47,10 +49,12 @@ from bench_lib.verdict.turns import TIMES
 class Engine:
     """One run: its measurements on this host, of one side or two, and its result."""
 
-    def __init__(self, device: Hardware, settings: Settings, joins: Told | None = None) -> None:
+    def __init__(
+        self, device: Hardware, settings: Settings, joins: Mapping[str, Told] | None = None
+    ) -> None:
         """Open nothing yet; ``device`` is the one that cases are measured on first.
 
-        There it ``joins`` the workers that another process of this run shares, if any.
+        There it ``joins`` the workers that another process of this run shares, by side, if any.
         """
         self.device = device
         self._joins = joins
@@ -59,8 +63,8 @@ class Engine:
         self.suites: dict[str, Suite] = {}
         """The records, by side."""
         self._held: HeldDevice | None = None
-        self._shared: dict[str, tuple[Zygote, Told]] = {}
-        """By device, workers that have started for who holds it."""
+        self._shared: dict[tuple[str, str], tuple[Zygote, Told]] = {}
+        """By device and side, workers that have started for whoever holds it."""
         self._checked: dict[str, tuple[Outcome, Numerics]] = {}
         """By case, its first numerics, unless the step was compiled."""
 
@@ -135,33 +139,44 @@ class Engine:
             self._held = self._hold(self.device)
         return self._held
 
-    def share(self, device: Hardware) -> Told | None:
-        """Start workers for who holds the device next: another process of this run, or this one.
+    def share(self, device: Hardware) -> dict[str, Told]:
+        """Start workers for whoever holds the device: another process of this run, or this one.
 
-        They import what they need and open no device before.  Returns all that another process has
-        to be told to join them; None if they do not start, which who holds the device finds out.
+        They import what they need and open no device before.  Returns by side all that another
+        process has to be told to join them; of those that do not start, who holds the device finds
+        out.
         """
         at = place(device)
-        if at not in self._shared:
-            side = self.settings.sides[self.settings.candidate]
-            with contextlib.suppress(LaunchError):
-                self._shared[at] = processes.share(side, device)
-        return self._shared[at][1] if at in self._shared else None
-
-    def _started(self, device: Hardware) -> Zygote | None:
-        """Return workers that have started for a device, unless others would start now."""
-        if place(device) not in self._shared:
-            return None if self._joins is None else processes.joined(self._joins)
-        if not processes.would_start(self._shared[place(device)][1]):
-            self.unshare(device)
-            return None
-        return self._shared.pop(place(device))[0]
+        for name, side in self.settings.sides.items():
+            if (at, name) not in self._shared and not side.command_prefix:
+                with contextlib.suppress(LaunchError):
+                    self._shared[at, name] = processes.share(side, device)
+        return {name: told for (there, name), (_, told) in self._shared.items() if there == at}
 
     def unshare(self, device: Hardware) -> None:
         """End the workers of a device that has nothing to measure, if they are there."""
-        zygote, _ = self._shared.pop(place(device), (None, None))
-        if zygote is not None:
-            zygote.close()
+        for at, name in list(self._shared):
+            if at == place(device):
+                self._shared.pop((at, name))[0].close()
+
+    def _use_started(self, held: HeldDevice) -> None:
+        """Have a device use the workers that have started, unless others would start now.
+
+        Ours stay for whoever holds it next.
+        """
+        for name in self.settings.sides:
+            about = place(held.device), name
+            if about in self._shared:
+                workers, told = self._shared[about]
+                if processes.would_start(told):
+                    held.use(name, workers, are_lent=True)
+                else:
+                    self._shared.pop(about)
+                    workers.close()
+            elif self._joins is not None and name in self._joins:
+                joined = processes.joined(self._joins[name])
+                if joined is not None:
+                    held.use(name, joined)
 
     def release(self) -> None:
         """End the workers, and let go of the device."""
@@ -174,9 +189,9 @@ class Engine:
         with contextlib.ExitStack() as stack:
             for suite in self.suites.values():
                 stack.callback(suite.close)
-            stack.callback(self.release)
             for zygote, _ in self._shared.values():
                 stack.callback(zygote.close)
+            stack.callback(self.release)
             self._shared = {}
 
     def _hold(self, device: Hardware) -> HeldDevice:
@@ -191,8 +206,7 @@ class Engine:
             return choices.accepted(self.baselines.of(device.key).of(case))
 
         held = HeldDevice(device, self.settings, expected=expected, choices=chosen)
-        if (started := self._started(device)) is not None:
-            held.use(started)
+        self._use_started(held)
         return held
 
     @property
@@ -358,40 +372,22 @@ class Engine:
 
         No case begins after ``until_s`` on the monotonic clock.
         """
-        measured: queue.SimpleQueue[list[Outcome] | None] = queue.SimpleQueue()
-        stopping = threading.Event()
 
-        def work(held: HeldDevice) -> None:
-            try:
-                again = held.measure_again(
-                    queues[held],
-                    process,
-                    confirms=confirms,
-                    tuned_anew=tuned_anew,
-                    known=known,
-                )
-                for outcomes in again:
-                    measured.put(outcomes)
-                    if stopping.is_set() or time.monotonic() > until_s:
-                        return
-            finally:
-                measured.put(None)
+        def measured(held: HeldDevice) -> Iterator[list[Outcome]]:
+            again = held.measure_again(
+                queues[held], process, confirms=confirms, tuned_anew=tuned_anew, known=known
+            )
+            for outcomes in again:
+                yield outcomes
+                if time.monotonic() > until_s:
+                    return
 
-        with ThreadPoolExecutor(len(queues)) as pool:
-            devices = [pool.submit(work, held) for held in queues]
-            try:
-                for _ in devices:
-                    while (outcomes := measured.get()) is not None:
-                        for outcome in outcomes:
-                            self.note(outcome)
-                        self.settings.progress.finish(outcomes[0].case.id, outcomes)
-            except BaseException:
-                stopping.set()
-                for held in queues:
-                    held.close()  # or the pool would wait for what is being measured
-                raise
-            for device in devices:
-                device.result()
+        def take(outcomes: list[Outcome]) -> None:
+            for outcome in outcomes:
+                self.note(outcome)
+            self.settings.progress.finish(outcomes[0].case.id, outcomes)
+
+        _at_once({held: measured(held) for held in queues}, take)
 
     # ---- profiling ------------------------------------------------------------------------
 
@@ -413,31 +409,43 @@ class Engine:
         except (LaunchError, DeviceBusyError) as error:
             self.settings.say(f"kernels could not be looked into: {error}")
 
-    def _profile(self, records: Iterable[Record]) -> None:
-        devices: dict[str, Hardware] = {}
-        queues: dict[str, list[Case]] = {}
-        for record in records:
-            device = self.suite.hardware_of(record)
-            devices[place(device)] = device
-            queues.setdefault(place(device), []).append(record.case)
-        for at, cases in queues.items():
-            with self._holding(devices[at]) as held:
-                for case, found in looks.look_into(held, cases):
-                    self.suite.note_kernels(case.id, found)
-                    self.settings.progress.finish(case.id, ())
-                if self.settings.reference is not None:
-                    self._profile_reference(held, self.settings.reference, cases)
+    def _profile(self, records: Sequence[Record]) -> None:
+        """Profile on all devices at the same time, and cases of several ranks after the others."""
+        for of_several_ranks in (False, True):
+            queues: dict[str, list[Case]] = {}
+            devices: dict[str, Hardware] = {}
+            for record in records:
+                if (record.case.launch.ranks > 1) == of_several_ranks:
+                    device = self.suite.hardware_of(record)
+                    devices[place(device)] = device
+                    queues.setdefault(place(device), []).append(record.case)
+            with contextlib.ExitStack() as stack:
+                held = {at: stack.enter_context(self._holding(devices[at])) for at in queues}
+                work = {held[at]: self._profiled(held[at], cases) for at, cases in queues.items()}
+                _at_once(work, self._note_kernels)
 
-    def _profile_reference(self, held: HeldDevice, name: str, cases: Iterable[Case]) -> None:
-        """Look into the reference's kernels of cases that are slower than it."""
-        suite = self.suites[name]
+    def _note_kernels(self, part: tuple[str, Case, KernelTable | str]) -> None:
+        side, case, found = part
+        self.suites[side].note_kernels(case.id, found)
+        if side == self.settings.candidate:
+            self.settings.progress.finish(case.id, ())
+
+    def _profiled(
+        self, held: HeldDevice, cases: Sequence[Case]
+    ) -> Iterator[tuple[str, Case, KernelTable | str]]:
+        """Look into the kernels of cases, and the reference's of those that are slower than it."""
+        for case, found in looks.look_into(held, cases):
+            yield self.settings.candidate, case, found
+        name = self.settings.reference
+        if name is None:
+            return
         slower = [case for case in cases if self.suite.slower_in_turns(case.id)]
         try:
             for case, found in looks.look_into(held, slower, side=name):
-                suite.note_kernels(case.id, found)
+                yield name, case, found
         except LaunchError as error:
             for case in slower:
-                suite.note_kernels(case.id, str(error))
+                yield name, case, str(error)
 
     @contextlib.contextmanager
     def _holding(self, device: Hardware) -> Iterator[HeldDevice]:
@@ -507,6 +515,41 @@ class Engine:
         passes &= not needs_figures or any(a.accepted and a.measurement for a in attempts)
         self.end(0 if passes else 1)
         return passes
+
+
+Part = TypeVar("Part")
+
+
+def _at_once(work: Mapping[HeldDevice, Iterator[Part]], take: Callable[[Part], None]) -> None:
+    """Have devices work at the same time, and take what each comes to, in this thread.
+
+    What one raises is raised here after the others have ended.
+    """
+    done: queue.SimpleQueue[tuple[Part] | None] = queue.SimpleQueue()
+    stopping = threading.Event()
+
+    def work_on(parts: Iterator[Part]) -> None:
+        try:
+            for part in parts:
+                done.put((part,))
+                if stopping.is_set():
+                    return
+        finally:
+            done.put(None)
+
+    with ThreadPoolExecutor(max(1, len(work))) as pool:
+        devices = [pool.submit(work_on, parts) for parts in work.values()]
+        try:
+            for _ in devices:
+                while (given := done.get()) is not None:
+                    take(given[0])
+        except BaseException:
+            stopping.set()
+            for held in work:
+                held.close()  # or the pool would wait for what is being measured
+            raise
+        for device in devices:
+            device.result()
 
 
 def _turn(record: Record) -> tuple[bool, int, float]:

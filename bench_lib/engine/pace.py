@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 import statistics
 import time
 from collections import defaultdict
@@ -15,6 +16,7 @@ import msgspec
 
 from bench_lib.engine.processes import FORK
 from bench_lib.engine.settings import Outcome, Progress
+from bench_lib.model import COMPILE_MODES
 from bench_lib.storage.lines import HistoryError
 from bench_lib.storage.runs import Runs
 
@@ -131,6 +133,16 @@ def _first_tries(data: bytes) -> Iterator[_Tried]:
             continue
         if not tried.attempt.replays and not tried.attempt.confirms:
             yield tried
+
+
+_COMPILED = re.compile(
+    rf"-({'|'.join(mode for mode in COMPILE_MODES if mode not in ('eager', 'graph'))})(-|$)"
+)
+
+
+def is_compiled(nodeid: str) -> bool:
+    """Whether the id of a test's case, or of a case, has a mode that compiles."""
+    return _COMPILED.search(name_of(nodeid)) is not None
 
 
 SLACK = 0.08

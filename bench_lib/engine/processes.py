@@ -115,6 +115,7 @@ class Processes:
         """Nothing starts before it is needed."""
         self._workers: Zygote | None = None
         self._name = ""
+        self._are_lent = False
         self._open: dict[int, WorkerProcess] = {}
         self._environment: Environment | None = None
         self._ranks: dict[int, Ranks] = {}
@@ -271,9 +272,10 @@ class Processes:
         with contextlib.suppress(LaunchError):
             self._zygote()
 
-    def use(self, workers: Zygote) -> None:
-        """Fork from workers that have started."""
+    def use(self, workers: Zygote, *, are_lent: bool = False) -> None:
+        """Fork from workers that have started; who lends them ends them."""
         self._workers, self._name = workers, secrets.token_hex(4)
+        self._are_lent = are_lent
 
     def _zygote(self) -> Zygote:
         if self._workers is None:
@@ -300,7 +302,11 @@ class Processes:
         with contextlib.ExitStack() as stack:
             for ranks in self._ranks.values():
                 stack.callback(ranks.close)
-            self._close_workers()
+            if not self._are_lent:
+                self._close_workers()
+            for number in list(self._open):
+                self.drop(number)
+            self._workers = None
 
     def _close_workers(self) -> None:
         workers, self._workers, self._open = self._workers, None, {}
@@ -326,6 +332,11 @@ class Companion:
             process, self._process = self._process or self._fork(), None
             process.take_turn()
             self._process = process
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.close()
 
     @property
     def pids(self) -> list[int]:

@@ -81,7 +81,7 @@ def scheduling(
 ) -> Any:
     """Return a scheduler for xdist that sends each test to its device's worker.
 
-    ``plan`` says of so many devices which one measures each test.
+    ``plan`` says of so many devices which one measures each test, in the order of measuring.
     """
     from xdist.scheduler.each import EachScheduling  # noqa: PLC0415 - xdist is not always there
 
@@ -96,7 +96,9 @@ def scheduling(
                 if not pending:
                     own, ids = node.workerinput[DEVICE], self.node2collection[node]
                     places = plan(ids, self.numnodes)
-                    pending[:] = [i for i, nodeid in enumerate(ids) if places[nodeid] == own]
+                    turn = {nodeid: n for n, nodeid in enumerate(places)}
+                    ours = (i for i, nodeid in enumerate(ids) if places[nodeid] == own)
+                    pending[:] = sorted(ours, key=lambda i: turn[ids[i]])
                 node.send_runtest_some(pending)
                 node.shutdown()
                 self._started.append(node)

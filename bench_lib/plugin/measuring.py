@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,14 +75,14 @@ class PerfSession(Selection):
         told = self.config.workerinput.get(WORKERS) if self.is_worker else None  # type: ignore[attr-defined]  # xdist's
         return Engine(self.device(), own, told)
 
-    def share(self, index: int) -> Told | None:
+    def share(self, index: int) -> dict[str, Told]:
         """Start the processes that measure on a device; return how another process joins them.
 
         They import what they need while pytest and xdist prepare the run.
         """
         names = ("setupplan", "setuponly")  # each of a plugin that a user may leave out
         measures = not any(self.config.getoption(name, default=False) for name in names)
-        return self.engine.share(self.devices[index]) if measures else None
+        return self.engine.share(self.devices[index]) if measures else {}
 
     @property
     def suite(self) -> Suite | None:
@@ -112,14 +113,18 @@ class PerfSession(Selection):
     def plan(self, nodeids: Sequence[str], workers: int) -> Mapping[str, int]:
         """Return which of so many xdist workers' devices measures each test.
 
-        It is the one that measured it last, unless some would wait long for others.
+        It is the one that measured it last, unless some would wait long for others.  Compiled cases
+        come first: devices compile at the same time then, and not beside what another one measures.
         """
         if self._plan is None or not self._plan.keys() >= set(nodeids):
             index = {d.uuid: i for i, d in enumerate(self.devices[:workers]) if d.uuid}
-            homes = {}
-            for nodeid in nodeids:
+            homes, turn = {}, itertools.count()
+            for nodeid in sorted(nodeids, key=lambda each: not pace.is_compiled(each)):
                 uuid = self.pace.device_of(nodeid)
-                homes[nodeid] = index.get(uuid, devices.device_of(nodeid, workers))
+                # Where nobody knows: as many on each that take long, the others by their names.
+                is_long = uuid not in index and pace.is_compiled(nodeid)
+                new = next(turn) % workers if is_long else devices.device_of(nodeid, workers)
+                homes[nodeid] = index.get(uuid, new)
             self._plan = pace.balanced(homes, workers, self.pace.of)
             for idle in set(range(workers)) - set(self._plan.values()):
                 self.engine.unshare(self.devices[idle])
