@@ -37,6 +37,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -1038,7 +1039,8 @@ def main() -> int:
     parser.add_argument("--kind", default="", help="only faults with these words")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave everything there")
     options = parser.parse_args()
-    _enter_namespace()
+    if options.ranks == 1:
+        _enter_namespace()
     for number in (INT, HUP):  # which runs ignore if we do, as by nohup
         signal.signal(number, signal.default_int_handler)
     if options.keep:
@@ -1064,13 +1066,15 @@ def _all_struck(options: argparse.Namespace) -> list[Outcome]:
     until_s = time.monotonic() + 60 * options.minutes
     kinds = _kinds(options)
     outcomes: list[Outcome] = []
+    telling = threading.Lock()
 
     def strike(numbers: range) -> None:
         with _folder(options.keep) as folder:
             asked = {"device": options.device, "ranks": options.ranks, "until_s": until_s}
             for outcome in struck(kinds, folder, options.seed, numbers, **asked):
-                outcomes.append(outcome)
-                _tell(outcome, outcomes, options)
+                with telling:
+                    outcomes.append(outcome)
+                    _tell(outcome, outcomes, options)
 
     a_folder = min(A_FOLDER, math.ceil(options.faults / options.at_once))
     firsts = range(0, options.faults, a_folder)
@@ -1082,11 +1086,12 @@ def _all_struck(options: argparse.Namespace) -> list[Outcome]:
 
 def _kinds(options: argparse.Namespace) -> list[str]:
     """Return the faults that are possible here, in an order that is drawn from the seed."""
-    here = {"", "stand-in"} if options.device is None else {""}
-    here |= {"disk"} if _can_mount() else set()
-    kinds = [name for name, kind in KINDS.items() if kind.needs in here]
     if options.ranks > 1:
         kinds = list(OF_RANKS)
+    else:
+        here = {"", "stand-in"} if options.device is None else {""}
+        here |= {"disk"} if _can_mount() else set()
+        kinds = [name for name, kind in KINDS.items() if kind.needs in here]
     kinds = [name for name in kinds if options.kind in name]
     random.Random(options.seed).shuffle(kinds)
     return kinds

@@ -23,6 +23,8 @@ from bench_lib.cases.axes import cold
 from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.environment.fingerprint import caches as found
+from bench_lib.launch.ranks import FOLDER_VARIABLE
+from bench_lib.launch.wire import LOGS_VARIABLE
 from bench_lib.model import Fault, Launch, Limits, Status, UserError
 from bench_lib.storage import history
 from bench_lib.verdict.evidence import Evidence
@@ -49,6 +51,16 @@ def test_cold_caches_are_empty_folders_of_their_own_and_gone_afterwards(monkeypa
     assert not folder.exists()
     assert os.environ["TRITON_CACHE_DIR"] == "/kept"
     assert "MIOPEN_USER_DB_PATH" not in os.environ
+
+
+@pytest.mark.parametrize("variable", [LOGS_VARIABLE, FOLDER_VARIABLE])
+def test_cold_caches_lie_where_the_runner_removes_them_from_a_worker_that_it_kills(
+    monkeypatch, tmp_path, variable
+):
+    monkeypatch.delenv(LOGS_VARIABLE, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    with caches.emptied():
+        assert Path(os.environ["TRITON_CACHE_DIR"]).parents[1] == tmp_path
 
 
 def kept_apart(name):

@@ -200,3 +200,12 @@ def test_a_run_ends_well_where_links_wait_for_its_files(tmp_path):
     writer.end({}, 0)
     assert victim.read_text() == "mine"
     assert json.loads(writer.path.read_bytes())["kind"] == "end"
+
+
+def test_folders_that_are_links_are_read(cli, tmp_path):
+    write_run(tmp_path / "runs", [make_record()], now=night(1))
+    (tmp_path / "history").symlink_to("runs")
+    (tmp_path / "baselines").rename(tmp_path / "accepted")
+    (tmp_path / "baselines").symlink_to("accepted")
+    assert CASE_ID in cli("baseline", "show", "--hardware", "mi300x").out
+    assert CASE_ID in cli("history", "show", "latest").out
