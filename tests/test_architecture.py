@@ -91,6 +91,7 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
     ours = {name for name in modules.split() if not name.startswith("bench_lib.worker")}
     assert ours == {
         "bench_lib",
+        "bench_lib.files",
         "bench_lib.model",
         "bench_lib.formulas",
         "bench_lib.formulas.arithmetic",

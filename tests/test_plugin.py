@@ -945,6 +945,14 @@ def with_ranks(pytester, answers="{}", *, ranks=(2, 2), name="two"):
         file.write(RANKS.replace("{answers}", answers))
 
 
+def test_cases_of_equally_many_ranks_come_together_after_the_others(suite, pytester):
+    run = suite(devices="gpus(4)", matrix=SEVERAL)
+    with_ranks(pytester, ranks=(4, 2, 1, 2))
+    lines = run("--collect-only", "-q").outlines
+    names = [line.partition("[")[2].rstrip("]") for line in lines if "[" in line]
+    assert names == ["case-0", "case-1", "case-2", "case-3", "two-2", "two-1", "two-3", "two-0"]
+
+
 def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suite, pytester):
     run = suite(devices="gpus(2)", matrix=SEVERAL)
     with_ranks(pytester)

@@ -125,9 +125,19 @@ def _marks(case: Case) -> list[pytest.MarkDecorator]:
     return [getattr(pytest.mark, name) for name in names if name in MARKERS]
 
 
+def _ranks(item: pytest.Item) -> int:
+    callspec: Any = getattr(item, "callspec", None)
+    case = None if callspec is None else callspec.params.get("case")
+    return case.launch.ranks if isinstance(case, Case) else 1
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Let plugins that select benchmarks by their fixture select the tests that measure."""
+    """Let plugins that select benchmarks by their fixture select the tests that measure.
+
+    Cases of several ranks come last, those of equally many together: ranks stay for the next case.
+    """
+    items.sort(key=_ranks)
     lists = [item.fixturenames for item in items if measures(item)]  # type: ignore[attr-defined]  # functions have it
     added = []
     for names in lists:
