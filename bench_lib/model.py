@@ -826,8 +826,6 @@ class ProcessSummary:
     clock_source: str | None = None
     """The source of the clock and the power; different sources may mean different clocks."""
     power_w: float | None = None
-    probe: dict[str, float] = field(default_factory=dict)
-    """As in ``Measurement``: names end with the unit."""
     worker: str = ""
     """Names the device context; cases that share one share its luck.  Begins with the run's id and
     a slash, if the run is known."""

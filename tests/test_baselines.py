@@ -918,7 +918,6 @@ BASELINES = st.builds(
             finite=st.none() | st.booleans(),
             cosine=st.none() | st.floats(-1, 1),
             host_bound=st.booleans(),
-            probe=st.dictionaries(WORDS, NUMBERS, max_size=2),
             log_device=st.none() | st.floats(-50, 50),
             worker=WORDS,
         ),

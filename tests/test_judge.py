@@ -90,7 +90,6 @@ def test_a_summary_holds_what_is_judged():
         host_bound=True,
         device_s=0.125,
         device_source="graph",
-        probe={"clock": 1.0},
         numerics=Numerics(
             finite=True, loss=2.5, reference_loss=2.0, grad_norm=3.0, reference_grad_norm=4.0
         ),
@@ -121,7 +120,6 @@ def test_a_summary_holds_what_is_judged():
         clock_mhz=2100.0,
         clock_source="sysfs",
         power_w=700.0,
-        probe={"clock": 1.0},
     )
 
 

@@ -128,7 +128,6 @@ def summarise(
         clock_mhz=seen.clock_mhz if seen else None,
         clock_source=seen.source if seen and seen.clock_mhz is not None else None,
         power_w=seen.power_w if seen else None,
-        probe=measurement.probe,
         worker=worker,
         draw=measurement.draw,
     )
