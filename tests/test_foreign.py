@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -327,14 +326,6 @@ def test_a_record_of_an_older_version_is_refused():
         FormatError, match=r"Expected `object`, got `str`.*; write version 3 of the"
     ):
         figures("pytorch-helion.json", json.dumps([old]).encode())
-
-
-def test_a_record_of_100_mb_is_not_read(tmp_path):
-    path = tmp_path / "large.json"
-    path.touch()
-    os.truncate(path, 100_000_000)
-    (problem,) = read("pytorch", path).problems
-    assert "no more than 67 MB are read" in problem
 
 
 @pytest.mark.parametrize(

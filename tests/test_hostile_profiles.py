@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -85,9 +84,3 @@ def test_a_trace_that_unpacks_to_more_than_its_share_of_memory_is_refused(tmp_pa
     path.write_bytes(gzip.compress(b" " * 2**24) * 20)
     with pytest.raises(TraceError, match=r"trace\.json\.gz unpacks to more than 0\.\d+ GiB"):
         store.load(str(path))
-
-
-def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "kernel_stats.csv")
-    with pytest.raises(ProfileError, match="it is no regular file"):
-        store.load(str(tmp_path / "kernel_stats.csv"))

@@ -24,7 +24,7 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, BinaryIO, TypeVar
+from typing import IO, TypeVar
 
 from bench_lib.backends.profiler import ProfiledProcess, Results
 from bench_lib.backends.tool import ToolError
@@ -121,10 +121,10 @@ def _opened(path: Path) -> Iterator[tuple[IO[str], bool]]:
     rocprof-compute compresses tables since ROCm 10.1; one that is cut off cannot be read to its
     end.  Raises ToolError for a database.
     """
+    if is_database(path):
+        raise ToolError(f"{path.name} is a database and no CSV; {_remedy(path)}")
     is_packed = path.suffix == ".gz"
     with open_regular(path, MOST_BYTES) as file:
-        if _begins_as_database(file):
-            raise ToolError(f"{path.name} is a database and no CSV; {_remedy(path)}")
         file.seek(max(0, file.seek(0, 2) - 1))
         torn = not is_packed and file.read(1) not in (b"", b"\n", b"\r")
         file.seek(0)
@@ -143,13 +143,9 @@ def is_database(path: Path) -> bool:
     """Tell whether a file is a database, whatever its name."""
     try:
         with open_regular(path, MOST_BYTES) as file:
-            return _begins_as_database(file)
+            return file.read(len(DATABASE)) == DATABASE
     except OSError:
         return False
-
-
-def _begins_as_database(file: BinaryIO) -> bool:
-    return file.read(len(DATABASE)) == DATABASE
 
 
 def nanoseconds(text: str) -> int:
