@@ -109,7 +109,6 @@ def test_the_commands_are_these(cli):
             *("selfcheck", "ops", "collectives", "scaling", "train", "micro", "exercise"),
             *("adopt", "submit"),
         ],
-        ("train",): ["cifar100", "cifar10-table"],
         ("baseline",): ["show", "accept", "record", "quarantine"],
         ("history",): ["list", "show", "query", "export"],
     }

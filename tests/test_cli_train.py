@@ -18,12 +18,12 @@ from builders import (
 )
 from command import Printed, ran
 from documents import document_in
-from standins.worker import gpus, held_class
+from standins.worker import gpus, held_class, ranks_that
 
 from bench_lib.cli import train
-from bench_lib.cli.output import say
 from bench_lib.launch.faults import CaseSkipped
 from bench_lib.model import Case, Launch, Training
+from bench_lib.report.answer import Answer
 from bench_lib.studies import training
 from bench_lib.studies.figures import figures_of
 
@@ -53,17 +53,18 @@ def run(tmp_path, monkeypatch, capsys):
             return make_measurement(**{**fields, "training": learnt, **usual, **kept})
 
         monkeypatch.setattr("standins.worker.make_measurement", make)
-        monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
+        devices = [device, *gpus(16)[1:]] if device == DEVICE else [device]
+        monkeypatch.setattr("bench_lib.backends.detect", lambda: devices)
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         scripted = held_class(script or {}, tmp_path / "locks")
 
-        def of_ranks(_held, _side, case, *_):
+        def of_ranks(case, **_):
             (answer, *_) = (script or {}).get(case.id, [[1 / 128] * 20])
             if isinstance(answer, str):
                 raise CaseSkipped(answer)
             return make(case_id=case.id, iteration_s=answer)
 
-        monkeypatch.setattr("bench_lib.engine.device.HeldDevice._measure_ranks", of_ranks)
+        monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(of_ranks))
 
         def hold(device, settings, **options):
             told["variables"] = dict(settings.sides[""].environment)
@@ -304,13 +305,16 @@ def test_a_profile_comes_after_the_figures_and_costs_none(run, monkeypatch):
             raise CaseSkipped("no profiler here")
         return "a profile"
 
+    def answer_of(seen, top):
+        return Answer(command="profile", notes=[f"{seen} {top}"])
+
     monkeypatch.setattr("bench_lib.cli.profile.look", look)
-    monkeypatch.setattr("bench_lib.cli.kernels.tell", lambda seen, top, **_: say(f"{seen} {top}"))
+    monkeypatch.setattr("bench_lib.cli.kernels.answer_of", answer_of)
     answer = run("cifar100 --torch-profile", items_per_step=1024)
     ((case_id, folder, tool, options),) = asked
     assert (case_id, tool, options) == (TOGETHER, "torch", {"steps": 3, "variables": {}})
     assert folder.endswith(TOGETHER)
-    assert "a profile 10" in answer.err
+    assert "a profile 10" in answer.lines
     answer = run("cifar100 --torch-profile", items_per_step=1024)
     assert answer.status == 0
     assert "not profiled: no profiler here" in answer.err
@@ -505,6 +509,16 @@ def test_a_batch_of_a_rank_is_timed_whether_ranks_share_it_or_not():
         assert told["images_per_s_per_rank"] == pytest.approx(images * 128 / 2)
 
 
-def test_the_command_is_known_by_its_names():
-    names = [command.name or command.callback.__name__ for command in train.app.registered_commands]
-    assert names == ["cifar100", "cifar10-table"]
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("mnist", "NAME: 'mnist' is none of cifar100, cifar10-table"),
+        ("cifar100 --epochs 3", "--epochs: train cifar100 has no use for it; leave it out"),
+        ("cifar10-table --strong", "--strong: train cifar10-table has no use for it"),
+        ("cifar100 --ranks 1,2", "--ranks: train cifar100 takes one number"),
+    ],
+)
+def test_what_one_of_the_two_has_no_use_for_is_refused(run, words, error):
+    answer = run(words)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith(f"bench-lib: error: {error}")

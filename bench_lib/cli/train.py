@@ -7,23 +7,20 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bench_lib.cases.axes import LARGEST, one_of
 from bench_lib.cases.training import training_case
-from bench_lib.cli.group import branch
 from bench_lib.cli.measuring import Keeping, Measuring
-from bench_lib.cli.options import grouped
+from bench_lib.cli.options import grouped, known, refuse
 from bench_lib.cli.output import say, show
 from bench_lib.formulas.images import DATASETS
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import MEMORY_FORMATS, Case, Param, Record, Sampling, UserError
 from bench_lib.studies.asked import above_zero, numbers_in
-
-app = branch("train")
 
 NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
 """The CIFAR-100 script's names; ours are taken too."""
@@ -38,14 +35,6 @@ THEIR_DATA = Path("data")
 """The folder to which the CIFAR-100 script downloads."""
 PROFILED, KERNELS = 3, 10
 """Steps that the CIFAR-100 script profiles, and rows of its table."""
-
-Precision = Annotated[
-    str, typer.Option(help="float32, automixed, bfloat16; or fp32, tf32, amp-bf16 ...")
-]
-FeedOption = Annotated[
-    str, typer.Option(help="loader (a DataLoader) or device (all data and work on it).")
-]
-TimeLimit = Annotated[float, typer.Option(help="Seconds for a case.")]
 
 
 @dataclass(frozen=True)
@@ -88,70 +77,119 @@ class TrainingSource:
         return {} if self.data is None else {"BENCH_LIB_DATA": str(self.data.absolute())}
 
 
-@app.command()
-@grouped
-def cifar100(
-    *,
+CIFAR_100, TABLE = "cifar100", "cifar10-table"
+OF_CIFAR_100 = ("max_steps", "max_epochs", "strong", "download_only", "torch_profile")
+OF_TABLE = ("epochs", "steps")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is trained, and for how long; None is the usual of each."""
+
     network: Annotated[
-        str,
-        typer.Option("--network", "--model", help="resnet, swinv2 or vit; or resnet50, cnn ..."),
-    ] = "resnet",
-    precision: Precision = "automixed",
+        str | None,
+        typer.Option("--network", "--model", help="resnet, swinv2, vit; or resnet50, cnn ..."),
+    ] = None
+    precision: Annotated[
+        str | None,
+        typer.Option(help="float32, automixed, bfloat16; or fp32, tf32, amp-bf16 ..."),
+    ] = None
     batch_size: Annotated[
-        int, typer.Option("--batch-size", "-bs", help="Images a step, per rank.")
-    ] = 256,
+        int | None, typer.Option("--batch-size", "-bs", help="Images a step, per rank.")
+    ] = None
+    ranks: Annotated[
+        str | None,
+        typer.Option(help="Processes, one a GPU; of the table a list, a column for each."),
+    ] = None
+    feed: Annotated[
+        str | None,
+        typer.Option(help="loader (a DataLoader) or device (all data and work on it)."),
+    ] = None
     max_steps: Annotated[
         int,
-        typer.Option("--max-steps", "-ms", min=1, max=LARGEST, help="Steps that are trained."),
-    ] = 20,
-    max_epochs: Annotated[int, typer.Option(min=1, max=LARGEST, help="Epochs at most.")] = 1,
-    feed: FeedOption = "loader",
-    manner: Manner,
-    ranks: Annotated[
-        int | None, typer.Option(help="Processes, one a GPU (default: those of the launch, or 1).")
-    ] = None,
+        typer.Option("--max-steps", "-ms", min=1, max=LARGEST, help="cifar100: steps at most."),
+    ] = 20
+    max_epochs: Annotated[
+        int, typer.Option(min=1, max=LARGEST, help="cifar100: epochs at most.")
+    ] = 1
     strong: Annotated[
-        bool, typer.Option("--strong", help="The batch is of all ranks and divided among them.")
-    ] = False,
-    source: TrainingSource,
+        bool, typer.Option("--strong", help="cifar100: the batch is divided among the ranks.")
+    ] = False
     download_only: Annotated[
-        bool, typer.Option("--download-only", help="Fetch what is missing in --data, and leave.")
-    ] = False,
+        bool, typer.Option("--download-only", help="cifar100: fetch what is missing, and leave.")
+    ] = False
     torch_profile: Annotated[
         bool,
-        typer.Option(
-            "--torch-profile", help="Profile some steps more: a Chrome trace and a table."
-        ),
-    ] = False,
-    time_limit: TimeLimit = 600.0,
+        typer.Option("--torch-profile", help="cifar100: profile some steps more."),
+    ] = False
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="Table: whole epochs (default: 10; of Inception 5)."),
+    ] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="Table: steps in place of epochs; times are scaled."),
+    ] = None
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds for a case (default: 600; of the table 7200).")
+    ] = None
+
+    def usual(self, **values: Any) -> Trained:
+        """Return these with the usual values where none are given."""
+        missing = {name: value for name, value in values.items() if getattr(self, name) is None}
+        return replace(self, **missing)
+
+
+@grouped
+def train(
+    words: typer.Context,
+    name: Annotated[str, typer.Argument(help=f"{CIFAR_100} or {TABLE}.")],
+    *,
+    trained: Trained,
+    manner: Manner,
+    source: TrainingSource,
     keeping: Keeping,
 ) -> None:
-    """Train on CIFAR-100: a line a step, then input, device's step and both side by side."""
+    """Train as the CIFAR-100 script and the CIFAR-10 table do.
+
+    cifar100 prints a line a step, then input, the device's step and both side by side;
+    cifar10-table trains whole epochs on 1, 2, 4 ... GPUs: times, accuracies, memory, speed-up.
+    """
+    known(name, (CIFAR_100, TABLE), "NAME")
+    refuse(
+        words, OF_TABLE if name == CIFAR_100 else OF_CIFAR_100, f"train {name} has no use for it"
+    )
+    if trained.time_limit is not None:
+        above_zero(trained.time_limit, "--time-limit", "a time in seconds")
+    (_cifar100 if name == CIFAR_100 else _cifar10_table)(trained, manner, source, keeping)
+
+
+def _cifar100(trained: Trained, manner: Manner, source: TrainingSource, keeping: Keeping) -> None:
     from bench_lib.studies import training
 
-    if download_only:
+    if trained.download_only:
         _ready("cifar100", source.data or THEIR_DATA, download=True)
         return
-
-    above_zero(time_limit, "--time-limit", "a time in seconds")
-    ranks = ranks_launched() or 1 if ranks is None else ranks
+    own = trained.usual(
+        network="resnet", precision="automixed", batch_size=256, feed="loader", time_limit=600.0
+    )
+    (ranks, *others) = numbers_in(own.ranks or str(ranks_launched() or 1), "--ranks")
+    if others:
+        raise UserError("--ranks: train cifar100 takes one number")
     values: dict[str, Param] = {
         "dataset": "cifar100",
-        "batch_size": batch_size,
         "ranks": ranks,
-        "strong": strong,
-        **_common(network, precision, feed, manner, source),
+        "strong": own.strong,
+        **_common(own, manner, source),
     }
-    at_once = _at_once(feed, manner)
-    together = batch_size * ranks if not strong else batch_size
-    steps = min(max_steps, max_epochs * max(1, DATASETS["cifar100"].train // max(1, together)))
-    iterations = -(-steps // at_once)
+    batch = own.batch_size or 0
+    together = batch if own.strong else batch * ranks
+    steps = own.max_epochs * max(1, DATASETS["cifar100"].train // max(1, together))
+    steps = min(own.max_steps, steps)
+    iterations = -(-steps // _at_once(own, manner))
     sampling = Sampling(iterations=iterations, max_iterations=iterations)
-    cases = training.three_cases(
-        values,
-        Case("", "", sampling=sampling, time_limit_s=time_limit),
-        Case("", "", time_limit_s=time_limit),
-    )
+    base = Case("", "", time_limit_s=own.time_limit or 0.0)
+    cases = training.three_cases(values, replace(base, sampling=sampling), base)
     session = _session("train-cifar100", "cifar100", source, keeping)
 
     def each(record: Record) -> None:
@@ -161,7 +199,7 @@ def cifar100(
 
     seen = session.figures_of_all(list(cases.values()), each=each)
     rows = training.CIFAR_100.rows([*cases.values()], seen, session.device)
-    if torch_profile:
+    if own.torch_profile:
         _profile(cases[training.TOGETHER], session, source, json=keeping.json)
     session.say_apart()
     session.conclude(training.CIFAR_100, rows)
@@ -188,87 +226,55 @@ def _profile(case: Case, session: Measuring, source: TrainingSource, *, json: bo
         show(answer_of(seen, KERNELS))
 
 
-@app.command("cifar10-table")
-@grouped
-def cifar10_table(
-    *,
-    network: Annotated[
-        str,
-        typer.Option("--network", "--model", help="resnet50 at 32 or inception_v3 at 299 pixels."),
-    ] = "resnet50",
-    ranks: Annotated[
-        str | None,
-        typer.Option(help="Numbers of GPUs, a column each (default: 1,2,4,8,16; of a launch all)."),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, max=LARGEST, help="Whole epochs (default: 10; of Inception 5)."),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=LARGEST, help="So many steps in place of epochs; times are scaled."
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", "-bs", help="Images a step, per GPU.")
-    ] = 32,
-    precision: Precision = "float32",
-    feed: FeedOption = "device",
-    manner: Manner,
-    source: TrainingSource,
-    time_limit: TimeLimit = 7200.0,
-    keeping: Keeping,
+def _cifar10_table(
+    trained: Trained, manner: Manner, source: TrainingSource, keeping: Keeping
 ) -> None:
-    """Train whole epochs of CIFAR-10 on 1, 2, 4 ... GPUs: times, accuracies, memory, speed-up."""
     from bench_lib.studies import training
 
-    if steps is not None and epochs is not None:
+    if trained.steps is not None and trained.epochs is not None:
         raise UserError("--steps and --epochs are two lengths of a row; choose one")
-    chosen = EPOCHS.get(network, 10) if epochs is None else epochs
-    above_zero(time_limit, "--time-limit", "a time in seconds")
-    values: dict[str, Param] = {
-        "dataset": "cifar10",
-        "batch_size": batch_size,
-        **_common(network, precision, feed, manner, source),
-    }
-    counts = COLUMNS if ranks is None else numbers_in(ranks, "--ranks")
-    if ranks is None and (launched := ranks_launched()) is not None:
+    own = trained.usual(
+        network="resnet50", precision="float32", batch_size=32, feed="device", time_limit=7200.0
+    )
+    epochs = own.epochs or EPOCHS.get(own.network or "", 10)
+    values: dict[str, Param] = {"dataset": "cifar10", **_common(own, manner, source)}
+    counts = COLUMNS if own.ranks is None else numbers_in(own.ranks, "--ranks")
+    if own.ranks is None and (launched := ranks_launched()) is not None:
         counts = sorted({launched, *(count for count in COLUMNS if count < launched)})
-    base = Case("", "", time_limit_s=time_limit)
-    if steps is None:
-        values["epochs"] = chosen
+    base = Case("", "", time_limit_s=own.time_limit or 0.0)
+    if own.steps is None:
+        values["epochs"] = epochs
     else:
-        rounds = -(-steps // _at_once(feed, manner))
+        rounds = -(-own.steps // _at_once(own, manner))
         sampling = Sampling(iterations=rounds, max_iterations=rounds, checks=False)
         base = replace(base, sampling=sampling)
     cases = [training_case(base, **values, ranks=count) for count in counts]
     session = _session("train-cifar10-table", "cifar10", source, keeping)
-    rows = training.ranks_rows(cases, session.figures_of_all(cases), chosen)
-    table, notes = training.ranks_table(rows), training.ranks_notes(rows, steps)
+    rows = training.ranks_rows(cases, session.figures_of_all(cases), epochs)
+    table, notes = training.ranks_table(rows), training.ranks_notes(rows, own.steps)
     session.tell({"rows": table}, [row.figures for row in rows], notes)
 
 
 # ---- what both need -----------------------------------------------------------------------
 
 
-def _at_once(feed: str, manner: Manner) -> int:
+def _at_once(own: Trained, manner: Manner) -> int:
     """Return how many batches are one step of the measurement: a loader's processes deliver so."""
-    return max(1, manner.workers) if feed == "loader" else 1
+    return max(1, manner.workers) if own.feed == "loader" else 1
 
 
-def _common(
-    network: str, precision: str, feed: str, manner: Manner, source: TrainingSource
-) -> dict[str, Param]:
+def _common(own: Trained, manner: Manner, source: TrainingSource) -> dict[str, Param]:
     """Return the values that both have; raises UserError for an option that cannot be meant.
 
     The device's step alone is not fed: a command has it besides, and adds it itself.
     """
+    network, precision, feed = own.network or "", own.precision or "", own.feed or ""
     if problem := one_of("--feed", FED)(feed):
         raise UserError(problem)
     if source.data is None and source.download:
         raise UserError("--download needs --data DIR, the folder to download to")
     values: dict[str, Param] = {
+        "batch_size": own.batch_size or 0,
         "network": NETWORKS.get(network, network),
         "precision": PRECISIONS.get(precision, precision),
         "memory_format": manner.memory_format,
