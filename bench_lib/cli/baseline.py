@@ -43,7 +43,6 @@ from bench_lib.model import (
     is_case_id,
 )
 from bench_lib.report.answer import Answer, Column, Table
-from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 if TYPE_CHECKING:
     from bench_lib.storage.baselines import BaselineFile
@@ -222,6 +221,7 @@ def record(
     """
     from bench_lib.cli.proposals import Proposal
     from bench_lib.storage import history as runs
+    from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
     _require(reason)
     before = set(runs.files(history))

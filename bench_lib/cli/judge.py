@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench_lib import reasons
 from bench_lib.cli.options import known, seconds_of, share_of
 from bench_lib.cli.output import Json, tell
 from bench_lib.files import open_regular
@@ -23,11 +22,11 @@ from bench_lib.model import Origin, Status, UserError, Verdict
 from bench_lib.report.answer import Answer, Column, Table, judged
 from bench_lib.verdict.metrics.metric import by_origin
 from bench_lib.verdict.severity import rank
-from bench_lib.verdict.statistics.change import Contrast
 
 if TYPE_CHECKING:
     from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
     from bench_lib.verdict.metrics import Metric
+    from bench_lib.verdict.statistics.change import Contrast
 
 SHOWN = 20
 """Problems, and notes, that are printed; with --json all of them."""
@@ -159,6 +158,7 @@ def _verdicts(samples: Samples, tolerance: float, at_least_s: float) -> dict[str
     for name, case in fit.items():
         families.setdefault(case.metric, {})[name] = _contrast(case)
     for metric, contrasts in families.items():
+        from bench_lib import reasons
         from bench_lib.verdict.judge import judge_samples
 
         allowances = {
@@ -210,6 +210,8 @@ def _first(processes: Mapping[str, SampledProcess]) -> SampledProcess:
 
 
 def _contrast(case: CaseSamples) -> Contrast:
+    from bench_lib.verdict.statistics.change import Contrast
+
     sign = -1 if case.metric.more_is_better else 1
     new, old = (
         [(sign * p.log_median, Origin(p.run, p.device)) for p in side.values()]
