@@ -600,6 +600,9 @@ class Kernel:
     name: str
     calls: float
     total_s: float
+    resources: dict[str, int] = field(default_factory=dict)
+    """What it takes of the device, if the profiler tells: ``registers`` of a thread, and bytes of
+    ``scratch`` of a thread and of ``shared`` memory (LDS) of a block."""
 
 
 class KernelCall(NamedTuple):

@@ -354,3 +354,13 @@ def test_short_kernels_at_the_end_are_one_line():
     assert sum(k.total_s for k in found) == pytest.approx(sum(k.total_s for k in many))
     few = tidy(KernelTable("x", 1, [Kernel("long", 1, ENOUGH), Kernel("s", 1, 0.0001)])).kernels
     assert [k.name for k in few] == ["long", REST]
+
+
+def test_a_kernel_that_takes_more_of_the_device_says_so() -> None:
+    before, after = (
+        KernelTable(
+            "rocprofv3", 1, [Kernel("gemm", 1, seconds, {"scratch": scratch, "shared": 64})]
+        )
+        for seconds, scratch in ((1e-3, 0), (2e-3, 24))
+    )
+    assert reason(diff(before, after)).endswith("gemm 1 ms → 2 ms, 1 call, scratch 0 → 24")

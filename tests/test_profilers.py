@@ -337,6 +337,16 @@ def test_numbers_may_be_texts_and_shares_have_a_sign(tmp_path):
     ]
 
 
+def test_a_trace_tells_what_a_kernel_takes(tmp_path):
+    (tmp_path / "kernel_trace.csv").write_text(
+        "Kernel_Name,Start_Timestamp,End_Timestamp,LDS_Block_Size,Scratch_Size,VGPR_Count\n"
+        "gemm,1,901,16384,24,512\ngemm,1000,1900,16384,24,512\nadd,2000,2100,0,,\n"
+    )
+    gemm, add = read(tmp_path / "kernel_trace.csv")
+    assert gemm.resources == {"registers": 512, "scratch": 24, "shared": 16384}
+    assert add.resources == {"shared": 0}
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -216,6 +216,7 @@ def _merged(kernels: Sequence[Kernel]) -> Kernel:
         longest.name,
         sum(kernel.calls for kernel in kernels),
         sum(kernel.total_s for kernel in kernels),
+        longest.resources,
     )
 
 
@@ -272,7 +273,17 @@ def _in_words(change: KernelDifference) -> str:
     calls = _calls(after)
     if round(before.calls) != round(after.calls):
         calls = f", {before.calls:.4g} → {after.calls:.4g} calls"
-    return f"{change.name} {_span(before.total_s, after.total_s)}{calls}"
+    return f"{change.name} {_span(before.total_s, after.total_s)}{calls}{_taken(before, after)}"
+
+
+def _taken(before: Kernel, after: Kernel) -> str:
+    """Name the resources of which a kernel takes more or less than before: `, scratch 0 → 24`."""
+    told = [
+        f", {name} {before.resources[name]} → {now}"
+        for name, now in after.resources.items()
+        if before.resources.get(name, now) != now
+    ]
+    return "".join(told)
 
 
 def _span(before: float, after: float) -> str:
@@ -425,7 +436,7 @@ def table(
     kernels: Iterable[Kernel], steps: int, source: str, *, busy_s: float | None = None
 ) -> KernelTable:
     """Return a tidy table of one step from what kernels, and the device, did in ``steps``."""
-    each = [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in kernels]
+    each = [replace(k, calls=k.calls / steps, total_s=k.total_s / steps) for k in kernels]
     return tidy(KernelTable(source, steps, each, None if busy_s is None else busy_s / steps))
 
 

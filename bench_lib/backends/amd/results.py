@@ -359,7 +359,11 @@ def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> Pr
         for name, times, total in rows(path, STATISTICS, _stated, problems):
             calls[name] += times
             ns[name] += total
-    kernels = [Kernel(name, calls[name], ns[name] / 1e9) for name, _ in ns.most_common()]
+    taken = _resources(files, problems)
+    kernels = [
+        Kernel(name, calls[name], ns[name] / 1e9, taken.get(name, {}))
+        for name, _ in ns.most_common()
+    ]
     each = _calls(spans) if files.traced else []
     return ProfiledProcess(files.label, kernels, each, len(windows))
 
@@ -370,6 +374,26 @@ def _work(files: Files, problems: list[str]) -> Iterator[Span]:
         yield plain(name), begin, end
     for name, begin, end in _spans(files, files.copies, DIRECTION, COPIES, problems):
         yield f"Memcpy {_direction(name)}", begin, end
+
+
+RESOURCES = {"registers": "VGPR_Count", "scratch": "Scratch_Size", "shared": "LDS_Block_Size"}
+"""Columns of rocprofv3's kernel trace since ROCm 7.0."""
+
+
+def _resources(files: Files, problems: list[str]) -> dict[str, dict[str, int]]:
+    """Return what each kernel's first call took, as far as traces tell."""
+
+    def told(name: str, *cells: str) -> tuple[str, dict[str, int]]:
+        taken = zip(RESOURCES, cells, strict=True)
+        return plain(name), {key: int(cell) for key, cell in taken if cell.isdecimal()}
+
+    found: dict[str, dict[str, int]] = {}
+    for path in files.kernels:
+        if not set(RESOURCES.values()).isdisjoint(columns_of(path)):
+            columns = [KERNEL, *((column, "") for column in RESOURCES.values())]
+            for name, resources in rows(path, columns, told, problems):
+                found.setdefault(name, resources)
+    return found
 
 
 def _calls(spans: list[Span]) -> list[KernelCall]:
