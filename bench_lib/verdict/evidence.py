@@ -83,31 +83,16 @@ class Evidence:
         """What to hold against, by its name; the nights only where they are enough."""
         if self.baseline is None:
             return {}
-        known = {ROLLING: self._nights} if self._nights else {}
-        return {PINNED: self._accepted, **known}
-
-    @cached_property
-    def _draw(self) -> Draw | None:
-        """The autotuning choices that the case has now, as far as known."""
-        return next(filter(None, map(known_draw, self.candidate)), None)
-
-    @cached_property
-    def _accepted(self) -> Sequence[ProcessSummary]:
-        """The accepted processes with the same choices, where there are several such."""
-        processes = [] if self.baseline is None else self.baseline.processes
-        alike = [] if self._draw is None else drawn_alike(processes, self._draw)
-        return alike if len(alike) >= AGREEING else processes
-
-    @cached_property
-    def _nights(self) -> Sequence[ProcessSummary]:
-        """The nights with the case's choices, and those of unknown ones, if they are enough."""
-        nights = self.rolling
-        if self._draw is not None:
-            other = [p for p in self.rolling if known_draw(p) is None]
-            nights = [*other, *drawn_alike(self.rolling, self._draw)]
+        draw = next(filter(None, map(known_draw, self.candidate)), None)
+        accepted, nights = self.baseline.processes, self.rolling
+        if draw is not None:  # the accepted processes with the same choices, if they are several
+            alike = drawn_alike(accepted, draw)
+            accepted = alike if len(alike) >= AGREEING else accepted
+            unknown = [process for process in nights if known_draw(process) is None]
+            nights = [*unknown, *drawn_alike(nights, draw)]
         # However often a night is looked at, it is one; unknown runs are one a process.
         runs = {process.run or n for n, process in enumerate(nights)}
-        return nights if len(runs) >= LEAST_NIGHTS else ()
+        return {PINNED: accepted, **({ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {})}
 
     @property
     def most_spread(self) -> float:

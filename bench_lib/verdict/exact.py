@@ -38,8 +38,9 @@ def _sides(evidence: Evidence) -> tuple[Sequence[ProcessSummary], Sequence[Proce
 def _changes(new: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> Iterator[Finding]:
     for metric in registered().values():
         if metric.rule is Rule.EXACT and metric.tolerance is None:
-            here, before = (set(metric.values(side)) for side in (new, old))
-            if len(here) == len(before) == 1 and here != before:
+            here = set(metric.values(new))
+            before = set(metric.values(old)) if len(here) == 1 else here
+            if len(before) == 1 and here != before:
                 yield CountChange(metric.name, before.pop(), here.pop())
     yield from list(_resources(_kernels(new), _kernels(old)))[:MOST_NAMED]
 

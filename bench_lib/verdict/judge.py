@@ -199,9 +199,10 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
 
 def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | None:
     """Compare a metric's value of each process, of one state, on the same device if possible."""
-    candidate, old = evidence.candidate, evidence.like(against)
+    candidate = evidence.candidate
     if not metric.known(candidate):  # as for most metrics of most cases
         return None
+    old = evidence.like(against)
     if metric.in_place_of_host and not any(p.host_bound for p in candidate):
         return None
     if metric.lacks_iterations(*candidate, *evidence.references[against]):
@@ -369,9 +370,10 @@ def _as_a_whole(verdicts: Sequence[Verdict]) -> list[Verdict]:
     Ranks that became faster regressed in nothing, though one alone gained more; and that one
     alone became slower is no gain of theirs.
     """
-    times = {v.against: v for v in verdicts if of(v.metric) is LEADING}
+    times = {v.against: v for v in verdicts if v.metric == LEADING.name}
     return [
-        _beside_its_time(v, times[v.against]) if of(v.metric) is EFFICIENCY else v for v in verdicts
+        _beside_its_time(v, times[v.against]) if v.metric == EFFICIENCY.name else v
+        for v in verdicts
     ]
 
 
