@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -158,11 +157,8 @@ def test_a_context_greets_with_its_excess_and_says_in_every_measurement_what_lau
 
 
 def test_a_rank_compares_the_streams_of_its_device(monkeypatch, tmp_path):
-    log: Any = SimpleNamespace(enter=lambda _phase: None, phase="measure")
-    monkeypatch.setattr(ranks, "die_with_parent", lambda: None)
     devices = compares(monkeypatch, ranks)
-    order = tmp_path / "case.json"
-    order.write_text(json.dumps([dataclasses.asdict(CASE)]))
-    assert ranks.once(order, tmp_path, Placement(), log) == 0
+    order = dataclasses.asdict(CASE)
+    lent, _ = ranks.prepared(order, tmp_path, Placement(), lambda _phase: None)
     assert devices == [CPU]
-    told_of_launches(json.loads((tmp_path / "0" / "rank-0.json").read_text())["measurement"])
+    assert lent.launches == FOUND
