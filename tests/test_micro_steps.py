@@ -198,3 +198,17 @@ def test_an_inference_that_tells_no_loss_has_lines_without_one():
     losses = [seen.loss for seen in watched.measured(measured.iteration_s)]
     assert len(losses) == 2
     assert all(map(math.isnan, losses))
+
+
+# ---- the workload -----------------------------------------------------------------------------
+
+
+def test_a_watched_workload_is_the_workload_otherwise():
+    machine = Machine()
+    watched = machine.watched()
+    workload = machine.workload()
+    around = watched.prepare(workload)
+    watched.enter("first step")
+    assert around.step() == "answer 0"
+    assert (around.items_per_step, around.loss) == (4, machine.ask_loss)
+    assert workload.step == machine.step
