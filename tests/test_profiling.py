@@ -386,6 +386,9 @@ class Benched:
     device = make_hardware()
     holding = contextlib.nullcontext
 
+    def hold_for(self, case):
+        assert case.launch.ranks > 1
+
     def profile(self, cases, side=None):
         for each in cases:
             yield each, KernelTable("x", 5, [Kernel(each.id, 1, 1.0)])
