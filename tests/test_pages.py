@@ -25,6 +25,7 @@ from bench_lib.model import (
 )
 from bench_lib.report import html as pages
 from bench_lib.report.findings import causes, commands
+from bench_lib.report.render import cell
 from bench_lib.report.html import SIGNS, severity, strip
 from bench_lib.report.night import Night, gather
 from bench_lib.report.night import _moved as change_points
@@ -698,7 +699,8 @@ def test_of_many_failures_some_are_shown_and_the_rest_is_counted() -> None:
 
 def test_verdicts_in_every_unit_are_readable() -> None:
     def shown(value: float | None, unit: str, metric: str = "latency") -> str:
-        return pages._value(value, Verdict(Status.OK, metric, "", unit=unit))
+        verdict = Verdict(Status.OK, metric, "", unit=unit)
+        return cell(value, pages._unit(verdict))
 
     assert shown(0.5, "s") == "500 ms"
     assert shown(2**30, "B") == "1024 MiB"

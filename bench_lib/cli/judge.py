@@ -20,7 +20,6 @@ from bench_lib.files import open_regular
 from bench_lib.formats import SHARE, many, shortened
 from bench_lib.model import Origin, Status, UserError, Verdict
 from bench_lib.report.answer import Answer, Column, Table, judged
-from bench_lib.verdict.metrics.metric import by_origin
 from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
@@ -210,6 +209,7 @@ def _first(processes: Mapping[str, SampledProcess]) -> SampledProcess:
 
 
 def _contrast(case: CaseSamples) -> Contrast:
+    from bench_lib.verdict.metrics.metric import by_origin
     from bench_lib.verdict.statistics.change import Contrast
 
     sign = -1 if case.metric.more_is_better else 1

@@ -24,15 +24,15 @@ from markupsafe import Markup
 from bench_lib import __version__
 from bench_lib.environment.commits import Checkout, Commit
 from bench_lib.findings import KernelsUnseen
-from bench_lib.formats import RATIO, amount, many, printable, seconds
+from bench_lib.formats import RATIO, many, printable, seconds
 from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
-from bench_lib.report.answer import Column, judged
+from bench_lib.report.answer import Column, Table, judged
 from bench_lib.report.findings import FIND, NightCause, causes, commands, device, hints, onset
 from bench_lib.report.night import Night, NightCase
 from bench_lib.report.plots import Histories, comparisons, placed, spark
-from bench_lib.report.render import cell
+from bench_lib.report.render import as_html, cell
 from bench_lib.verdict import metrics
 from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.severity import rank
@@ -194,12 +194,6 @@ def _between(verdict: Verdict) -> str:
     return " to ".join(map(percent, verdict.interval or ()))
 
 
-def _value(value: float | None, verdict: Verdict) -> str:
-    # Records of 0.1.0 have plain numbers without a unit, as shares are.
-    unit = verdict.unit or metrics.of(verdict.metric).unit
-    return "" if value is None else amount(value, unit)
-
-
 # --- every case as a cell --------------------------------------------------------------------
 
 
@@ -318,7 +312,9 @@ def _case(
         "commits": _commits(began.changes, checkout) if entry.failing else [],
         "kernels": _kernels(entry),
         "why_no_kernels": _why_no_kernels(entry),
-        "verdicts": [_verdict(one) for one in entry.record.verdicts],
+        "verdicts": as_html(Table(VERDICTS, entry.record.verdicts))
+        if entry.record.verdicts
+        else "",
         "remarks": _remarks(entry),
         "commands": commands(entry),
     }
@@ -330,8 +326,8 @@ def _facts(entry: NightCase, verdict: Verdict) -> list[tuple[str, str]]:
         "smallest slow-down that it detects": verdict.detectable_effect,
     }
     facts = [
-        (verdict.metric, _value(verdict.value, verdict)),
-        (_other_side(verdict), _value(verdict.baseline, verdict)),
+        (verdict.metric, cell(verdict.value, _unit(verdict))),
+        (_other_side(verdict), cell(verdict.baseline, _unit(verdict))),
         ("of the device's peak", _reached(entry)),
         *((name, "" if share is None else f"{share:.1%}") for name, share in shares.items()),
     ]
@@ -342,16 +338,24 @@ def _other_side(verdict: Verdict) -> str:
     return "reference" if verdict.against == REFERENCE else "baseline"
 
 
-def _verdict(verdict: Verdict) -> list[str]:
+def _metric(verdict: Verdict) -> str:
     against = "" if verdict.against == "pinned" else f" ({verdict.against})"
-    return [
-        verdict.metric + (against if verdict.against else ""),
-        verdict.status.value.replace("_", " ").lower(),
-        _value(verdict.value, verdict),
-        _value(verdict.baseline, verdict),
-        percent(verdict.ratio),
-        verdict.reason,
-    ]
+    return verdict.metric + (against if verdict.against else "")
+
+
+def _unit(verdict: Verdict) -> str:
+    # Records of 0.1.0 have plain numbers without a unit, as shares are.
+    return verdict.unit or metrics.of(verdict.metric).unit
+
+
+VERDICTS: list[Column[Verdict]] = [
+    Column("metric", _metric, heading="Metric"),
+    Column("status", lambda v: v.status.value.replace("_", " ").lower(), heading="Verdict"),
+    Column("value", lambda verdict: verdict.value, _unit, "This night"),
+    Column("baseline", lambda verdict: verdict.baseline, _unit, "Baseline"),
+    Column("ratio", lambda verdict: verdict.ratio, RATIO, "Change"),
+    Column("reason", lambda verdict: verdict.reason, heading="Why"),
+]
 
 
 def _remarks(entry: NightCase) -> list[str]:
