@@ -25,11 +25,11 @@ from bench_lib.model import (
 )
 from bench_lib.report import html as pages
 from bench_lib.report.findings import causes, commands
-from bench_lib.report.render import cell
 from bench_lib.report.html import SIGNS, severity, strip
 from bench_lib.report.night import Night, gather
 from bench_lib.report.night import _moved as change_points
 from bench_lib.report.plots import Histories, acceptances, band, comparisons, placed, spark
+from bench_lib.report.render import cell
 from bench_lib.storage import baselines
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.lines import HistoryError
