@@ -300,7 +300,7 @@ def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm):
     assert any(line.startswith("memory copies: 0.5, 10 us") for line in answer.lines)
     kept, _ = store.load(f"profiles/{CASE}")
     assert kept.kernels.source == "rocprofv3"
-    assert kept.kernels.kernels[1] == Kernel(GEMM, 1, pytest.approx(100e-6))
+    assert kept.kernels.kernels[1] == Kernel(GEMM, 1, pytest.approx(100e-6), {"shared": 0})
 
 
 def test_without_ranges_the_steps_that_warmed_up_are_divided_by_too(profile, worker, rocm):
@@ -528,7 +528,8 @@ def test_a_diff_as_json_is_whole(profile, tmp_path):
     }
     slower, new = document["changes"]
     assert (slower["kind"], slower["role"], slower["delta_s"]) == ("slower", "conv", 0.002)
-    assert slower["before"] == {"name": CONV, "calls": 61.0, "total_s": 0.001}
+    expected = {"name": CONV, "calls": 61.0, "total_s": 0.001, "resources": {}}
+    assert slower["before"] == expected
     assert (new["kind"], new["before"]) == ("new", None)
     assert new["share"] == pytest.approx(1 / 3)
 
