@@ -245,7 +245,7 @@ def test_of_several_common_states_the_preferred_one_is_compared(common, state):
 def test_an_answer_that_is_no_longer_finite_is_a_regression():
     new = [make_process(finite=True), make_process(finite=False)]
     found = verdict("finite", new, [make_process(finite=True)])
-    assert (found.status, found.metric) == (Status.REGRESSED, "finite")
+    assert (found.status, found.metric) == (Status.REGRESSED, "numerics")
     assert (found.value, found.baseline) == (0.0, 1.0)
     assert "infinities or NaN" in found.reason
 
