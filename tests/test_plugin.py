@@ -1739,6 +1739,20 @@ def test_a_fixture_that_was_not_asked_for_by_its_name_measures_nothing(suite, py
     result.stdout.fnmatch_lines(["*the test has to name the fixture `perf` as an argument*"])
 
 
+def test_a_command_is_a_case_if_its_result_can_be_read(suite, pytester):
+    run = suite()
+    pytester.path.joinpath("perf_tests", "test_own.py").write_text(
+        "def test_fine(perf):\n    perf.command('fine', 'true', runs=2)\n"
+        "def test_wrong(perf):\n    perf.command('wrong', 'true', format='vlm')\n"
+    )
+    result = run()
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["*format is 'vlm'; there is vllm, *"])
+    (kept,) = runs_in(pytester)
+    assert kept.records["fine"].case.params == {"client": "true", "runs": 2}
+    assert "wrong" not in kept.records
+
+
 def test_somebody_elses_folder_perf_tests_may_use_xdist(pytester):
     pytester.mkdir("perf_tests").joinpath("test_theirs.py").write_text(
         "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_theirs(n): pass\n"
