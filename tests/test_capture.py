@@ -10,6 +10,7 @@ import pytest
 import torch
 from quickly import one_thread
 
+from bench_lib.worker import profiling
 from bench_lib.worker.profiling import EXTERNAL, external_profiler, tabled, traced
 
 MATRIX = torch.ones(32, 32)
@@ -117,6 +118,24 @@ def test_the_tables_are_the_guides():
 
 
 # ---- operations -------------------------------------------------------------------------------
+
+
+def test_operations_have_their_own_seconds_in_one_step():
+    class Row:
+        def __init__(self, key: str, microseconds: float) -> None:
+            self.key = key
+            self.self_cpu_time_total = microseconds
+
+    rows = [
+        Row("aten::relu", 10.0),
+        Row("aten::mm", 40.0),
+        Row("aten::empty", 0.0),
+        Row("iteration 3", 1000.0),
+        Row("ProfilerStep*", 1000.0),
+        Row("cudaLaunchKernel", 1000.0),
+    ]
+    operations = profiling._own_times(rows, 4)
+    assert list(operations.items()) == [("aten::mm", 10e-6), ("aten::relu", 2.5e-6)]
 
 
 @pytest.mark.parametrize("profiled", [lambda step: traced(step, 8, named), lambda s: tabled(s, 5)])
