@@ -87,7 +87,7 @@ def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypat
 
     monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(run_ranks))
     bench(sides={"": Side(environment=variables or {})}).measure(make_case(launch=Launch(ranks=2)))
-    assert told == [{"BENCH_LIB_PRELOAD": "compiler", **(variables or {})}]
+    assert told == [variables or {}]
 
 
 # --- devices of several ranks --------------------------------------------------------------

@@ -19,7 +19,6 @@ from bench_lib.engine.processes import (
     Companion,
     Processes,
     disturbance,
-    preloading,
     start_workers,
 )
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
@@ -810,7 +809,7 @@ class HeldDevice:
         """Return ranks that could measure a case; raises CaseSkipped and LaunchError."""
         command = self._command_for(case, side)
         # Beside GPUs the ranks of a CPU's case would open these.
-        hidden = backends.visibility(self.device) if self._gpus is None else preloading(self.device)
+        hidden = backends.visibility(self.device) if self._gpus is None else {}
         return Ranks(command, {**hidden, **side.environment})
 
     def _command_for(self, case: Case, side: Side) -> launchers.LaunchCommand:

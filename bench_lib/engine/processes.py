@@ -40,19 +40,15 @@ def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Z
 
     Shared ones serve the processes that join them, one after the other.
     """
+    is_known = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
+    known = {PRELOAD_VARIABLE: "compiler"} if is_known else {}
     return Zygote(
         python=environments.interpreter(side.python),
-        environment={**preloading(device), **backends.visibility(device), **side.environment},
+        environment={**known, **backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
         folder=side.folder,
         is_shared=is_shared,
     )
-
-
-def preloading(device: Hardware) -> dict[str, str]:
-    """Return what spares workers the question whether there is a GPU."""
-    is_known = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
-    return {PRELOAD_VARIABLE: "compiler"} if is_known else {}
 
 
 Told = tuple[str, int, str]

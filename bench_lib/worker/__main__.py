@@ -7,11 +7,10 @@ from pathlib import Path
 
 from bench_lib.model import UserError
 from bench_lib.worker.zygote import (
-    import_all,
+    import_torch,
     importing_torch,
     serve,
     serve_ranks,
-    start_over_if_spoilt,
 )
 
 USAGE = "usage: python -m bench_lib.worker serve | ranks FOLDER | profile ORDER.json OUT | describe"
@@ -51,7 +50,6 @@ def _ranks(folder: Path) -> int:
     import socket
 
     from bench_lib.launch.launchers import who_am_i
-    from bench_lib.launch.wire import PRELOAD_VARIABLE
     from bench_lib.worker.host import RankLog
 
     try:
@@ -64,9 +62,8 @@ def _ranks(folder: Path) -> int:
         )
         return 2
     log.enter("import torch")
-    import_all()
-    if os.environ.get(PRELOAD_VARIABLE) == "compiler":
-        start_over_if_spoilt()
+    with importing_torch():
+        import_torch()  # and no compiler: to see whether children survive it would open a GPU
     from bench_lib.worker.ranks import measure_cases
 
     return serve_ranks(measure_cases, folder, place, log)

@@ -79,31 +79,30 @@ def serve() -> int:
     parent = os.getppid()
     preload = os.environ.get(PRELOAD_VARIABLE)
     starter = os.environ.get(STARTER_VARIABLE)
-    import_all()
+    with importing_torch():
+        import_torch()
+        if preload == "compiler":
+            _load_compiler()
+        elif preload not in ("no", "torch"):
+            _import_compiler()
     if starter is None:
         if preload == "compiler":
-            start_over_if_spoilt()
+            _start_over_if_spoilt()
         return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
     while _comes(int(starter)):
         if preload == "compiler":
-            start_over_if_spoilt()
+            _start_over_if_spoilt()
             preload = None
         _serve_runner()
     return _without_runner()
 
 
-def import_all() -> None:
-    """Import what a fork saves; children of ours may not be able to open a GPU then."""
-    preload = os.environ.get(PRELOAD_VARIABLE)
-    with importing_torch():
-        import torch  # noqa: F401 - the import is what a fork saves
+def import_torch() -> None:
+    """Import what a fork saves and any child needs."""
+    import torch  # noqa: F401 - the import is what a fork saves
 
-        if preload != "torch":
-            import torchvision  # noqa: F401
-        if preload == "compiler":
-            _load_compiler()
-        elif preload not in ("no", "torch"):
-            _import_compiler()
+    if os.environ.get(PRELOAD_VARIABLE) != "torch":
+        import torchvision  # noqa: F401
 
 
 def _comes(starter: int) -> bool:
@@ -174,7 +173,7 @@ def _import_compiler() -> None:
     """
     if _what_a_child_opens() == GPU:
         _load_compiler()
-        start_over_if_spoilt()
+        _start_over_if_spoilt()
 
 
 def _load_compiler() -> None:
@@ -191,11 +190,11 @@ def _load_compiler() -> None:
             traceback.print_exc()
 
 
-def start_over_if_spoilt() -> None:
-    """Become the same program without the compiler if children cannot open a GPU with it."""
+def _start_over_if_spoilt() -> None:
+    """Become a zygote without the compiler if children cannot open a GPU with it."""
     if _what_a_child_opens() != GPU:
         os.environ[PRELOAD_VARIABLE] = "no"
-        os.execv(sys.executable, [sys.executable, "-m", "bench_lib.worker", *sys.argv[1:]])  # noqa: S606 - no shell wanted
+        os.execv(sys.executable, [sys.executable, "-m", "bench_lib.worker", "serve"])  # noqa: S606 - no shell wanted
 
 
 def _what_a_child_opens() -> int:
