@@ -70,7 +70,7 @@ def test_a_damaged_month_of_its_hides_no_other(cli, tmp_path):
     for data in (whole[:-100], whole[:200] + b"x" * 400 + whole[600:]):
         month.write_bytes(data)
         answer = cli("history", "list")
-        assert [line.split()[0] for line in answer.lines if line[0] != "!"][1:] == RUNS[3:]
+        assert [line.split()[0] for line in answer.lines if line and line[0] != "!"][1:] == RUNS[3:]
         assert answer.lines[-1].startswith("! 2026-01.parquet: ")
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 import typer
 
 from bench_lib import files
-from bench_lib.cli.ending import answering
 from bench_lib.formats import printable
 from bench_lib.model import UserError
 
@@ -80,6 +79,8 @@ def shown() -> Iterator[None]:
 
 def tell(answer: Answer, *, json: bool = False, markdown: bool = False) -> NoReturn:
     """Print an answer in one form, and leave with its exit status."""
+    from bench_lib.cli.ending import answering
+
     with answering(answer.exit_status):
         show(answer, json=json, markdown=markdown)
     raise typer.Exit(answer.exit_status)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -108,7 +108,3 @@ class Answer:
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of JSON."""
     exit_status: int = 0
-
-    def noting(self, *notes: str) -> Answer:
-        """Return the answer with further notes."""
-        return replace(self, notes=[*self.notes, *notes])

@@ -48,7 +48,7 @@ CASES: list[Column[tuple[str, Spent]]] = [
 
 
 def phases(found: Spent) -> Table[tuple[str, float, float]]:
-    """Return the table of phases, the longest first and their sum last."""
+    """Return the table of phases in seconds, the longest first and their sum last."""
     rows = [*found.phases_s.most_common(), ("all", found.total_s)]
     return Table(PHASES, [(name, taken_s, found.total_s) for name, taken_s in rows])
 
