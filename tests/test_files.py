@@ -64,6 +64,13 @@ OURS = {
     "backends/amd/machine.py": {"Path(library.path).open('rb')"},
     "backends/folders.py": {"Path(file.path).read_bytes()"},  # a cache, whose links are the user's
     "worker/ranks.py": {"file.read_text()"},
+    "worker/workloads/command.py": {
+        "output.open('wb')",
+        "output.read_bytes()",
+        "self._log.open('ab')",
+        "self._log.write_bytes(output.read_bytes()[-MOST_BYTES:])",
+        "self._log.read_text(encoding='utf-8', errors='replace')",
+    },
     "worker/zygote.py": {"os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 384)"},
 }
 """What nobody else may have put there, or what is opened by a name that links may have."""

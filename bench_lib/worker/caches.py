@@ -47,9 +47,13 @@ def emptied(names: Collection[str] = tuple(FOLDERS)) -> Iterator[None]:
 
     ``names`` are those of FOLDERS that are meant.
     """
-    within = next(filter(None, map(os.environ.get, RUNNERS)), None)
-    with scratch(within) as kept, _in(Path(kept), names):
+    with in_runners_folder() as kept, _in(Path(kept), names):
         yield
+
+
+def in_runners_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder that our runner removes if it kills us."""
+    return scratch(next(filter(None, map(os.environ.get, RUNNERS)), None))
 
 
 @contextlib.contextmanager

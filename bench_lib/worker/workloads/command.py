@@ -12,18 +12,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from bench_lib import files
 from bench_lib.launch.started import leashed, signal_all
+from bench_lib.worker.caches import in_runners_folder
 from bench_lib.worker.workload import Setting, Workload
 
 VARIABLE = "BENCH_LIB_COMMAND"
@@ -83,7 +83,8 @@ class _Programs:
         self.documents: list[str] = []
         """What the client's runs reported."""
         self._keeps, self._result = keeps, result
-        self._folder = Path(tempfile.mkdtemp(prefix="bench-lib-command-"))
+        self._scratch = in_runners_folder()
+        self._folder = Path(self._scratch.name)
         self._log = self._folder / ".log"
         self._server: subprocess.Popen[bytes] | None = None
         with socket.socket() as free:
@@ -132,7 +133,7 @@ class _Programs:
             raise self._error(f"the client wrote no {path.name}")
         if path.stat().st_size > MOST_BYTES:
             raise CommandError(f"{path.name} has more than {MOST_BYTES} bytes; leave details out")
-        self.documents.append(path.read_text(encoding="utf-8", errors="replace"))
+        self.documents.append(files.content(path, MOST_BYTES).decode(errors="replace"))
         path.unlink()  # a run that writes none must not read this one's
 
     def _started(self, command: str, output: int | None = None) -> subprocess.Popen[bytes]:
@@ -162,4 +163,4 @@ class _Programs:
         signal_all(VARIABLE, self._folder, signal.SIGKILL)
         if self._server is not None:
             self._server.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.cleanup()
