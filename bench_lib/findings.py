@@ -143,7 +143,9 @@ class CountChange(Finding):
 
     metric: str
     before: float
+    """How many there were of one step."""
     here: float
+    """How many there are."""
     kind: str = "count"
 
 
@@ -153,14 +155,15 @@ class ResourceChange(Finding):
 
     kernel: str
     resource: str
-    """``registers``, ``spills``, or ``shared`` memory (LDS) in bytes."""
+    """``registers``, ``spills``, or ``shared`` memory (LDS)."""
     before: int
     here: int
+    """Of registers and spills the number, of memory bytes."""
     kind: str = "resource"
 
 
 @dataclass(frozen=True)
-class Ranks(Finding):
+class RanksShare(Finding):
     """The throughput of several ranks as a share of as many times one rank's."""
 
     ranks: int
@@ -276,7 +279,7 @@ KINDS: Mapping[str, type[Finding]] = {
         OtherChoices,
         CountChange,
         ResourceChange,
-        Ranks,
+        RanksShare,
         Bounded,
         Differs,
         OtherState,

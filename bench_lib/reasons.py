@@ -18,7 +18,7 @@ from bench_lib.findings import (
     OtherChoices,
     OtherState,
     Overruled,
-    Ranks,
+    RanksShare,
     Renamed,
     ResourceChange,
     SlowerThanBaseline,
@@ -88,7 +88,7 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield f"{before:g} -> {here:g} {metric_of(metric).label}"
         case ResourceChange(kernel, resource, before, here):
             yield f"{resource} {before} -> {here} in {kernel}"
-        case Ranks():
+        case RanksShare():
             yield from _ranks(verdict, finding)
         case Bounded():
             yield from _bounded(verdict, finding)
@@ -253,7 +253,7 @@ def _spent(found: HostBound) -> Iterator[str]:
 # --- other rules -----------------------------------------------------------------------------
 
 
-def _ranks(verdict: Verdict, found: Ranks) -> Iterator[str]:
+def _ranks(verdict: Verdict, found: RanksShare) -> Iterator[str]:
     words = f"{found.ranks} ranks reach {found.here:.1%} of {found.ranks} times one rank's "
     words += "throughput"
     if found.baseline is not None:

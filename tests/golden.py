@@ -12,6 +12,7 @@ from pathlib import Path
 
 FILE = Path(__file__).parent / "recorded" / "golden.txt"
 HEAD = "=== "
+"""At the beginning of a line."""
 RUN = re.compile(r"(?<![0-9a-f])[0-9a-f]{8}\b")
 DAY = re.compile(r"\b20\d\d-?\d\d-?\d\d(T[\d:]+Z)?")
 
@@ -32,5 +33,5 @@ def golden(text: str) -> None:
 
 def read() -> dict[str, str]:
     """Return the recorded texts by the test that each is of."""
-    parts = FILE.read_text().split(HEAD)[1:] if FILE.exists() else []
+    parts = re.split(f"^{HEAD}", FILE.read_text(), flags=re.MULTILINE)[1:] if FILE.exists() else []
     return {part.partition("\n")[0]: part.partition("\n")[2].rstrip("\n") for part in parts}

@@ -20,7 +20,7 @@ from bench_lib.findings import (
     InTurns,
     OtherState,
     Overruled,
-    Ranks,
+    RanksShare,
     TooFewIterations,
     Unaccepted,
 )
@@ -385,7 +385,7 @@ def _beside_its_time(verdict: Verdict, time: Verdict) -> Verdict:
     if verdict.status not in (*_SLOWER, Status.IMPROVED) or not is_theirs:
         return verdict
     found = [
-        replace(each, one_rank_moved=True) if isinstance(each, Ranks) else each
+        replace(each, one_rank_moved=True) if isinstance(each, RanksShare) else each
         for each in verdict.findings
     ]
     return replace(verdict, status=Status.OK, findings=found)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from bench_lib.findings import Ranks
+from bench_lib.findings import RanksShare
 from bench_lib.model import Case, Finding, Origin, ProcessSummary, Status, Verdict
 from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, Evidence, mostly_waited
 from bench_lib.verdict.metrics.metric import Metric, Sides, by_origin
@@ -85,7 +85,7 @@ def _sides(_metric: Metric, evidence: Evidence, against: str) -> Sides | None:
         new,
         old,
         BETWEEN_HOST_STATES if waits else 0.0,
-        findings=[Ranks(evidence.ranks, here, there)],
+        findings=[RanksShare(evidence.ranks, here, there)],
         history=known,
     )
 
@@ -118,5 +118,5 @@ def enough(values: Sequence[float], ranks: int, limit: float | None) -> list[Ver
     if limit is not None:
         agree = len(values) > 1 and statistics.median_high(values) < limit
         status = Status.REGRESSED if agree else Status.SUSPECT if value < limit else Status.OK
-    found: list[Finding] = [Ranks(ranks, value, least=limit)]
+    found: list[Finding] = [RanksShare(ranks, value, least=limit)]
     return [Verdict(status, EFFICIENCY.name, value=value, tolerance=limit, findings=found)]
