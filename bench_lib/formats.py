@@ -58,7 +58,7 @@ def _change(share: float) -> str:
 
 _WRITTEN: dict[str, Callable[[float], str]] = {
     NUMBER: number,
-    SHARE: percent,
+    SHARE: lambda value: percent(value) if value < 10 else "> 1000%",
     FINE_SHARE: lambda value: percent(value, 2),
     CHANGE: signed_percent,
     RATIO: lambda value: _change(value - 1),

@@ -162,7 +162,7 @@ def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
             "measured: measure in turns with a reference, or accept a baseline on this device"
         )
     elif found.detects is not None:
-        unseen = f"nothing below {_percent(found.detects)} could be seen"
+        unseen = f"nothing below {percent(min(found.detects, 10.0))} could be seen"
         yield f"{who} differ so much ({percent(found.limit_sd)}) that {unseen}"
     elif found.limit:
         yield f"what {who} differ by ({percent(found.limit_sd)}) limits what can be seen"

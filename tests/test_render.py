@@ -73,6 +73,11 @@ def test_a_table_without_rows_is_nothing_in_text_and_keeps_its_columns_for_machi
     assert "<tbody>\n</tbody>" in as_html(told.tables["cases"])
 
 
+def test_a_share_that_no_one_can_use_is_not_written_out():
+    assert amount(0.013, SHARE) == "1.3%"
+    assert amount(74768.6, SHARE) == "> 1000%"
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("unit", ["s", "B", "1", RATIO, SHARE, TIMES, "furlongs"])
 def test_what_is_no_number_is_named_for_people_and_null_for_machines(value, unit):
