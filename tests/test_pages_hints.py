@@ -292,7 +292,7 @@ def test_errors_that_differ_in_numbers_alone_have_one_cause() -> None:
         entries[at] = replace(entries[at], record=record, points=[])
     found = causes(nights.make_night(entries))
     assert [len(cause.entries) for cause in found] == [2, 1]
-    assert found[0].title == "2 cases: out of memory in build: # MiB at #"
+    assert found[0].title == "2 cases: out of memory in build: … MiB at …"
 
 
 def test_memory_that_grew_is_no_kernels_fault() -> None:

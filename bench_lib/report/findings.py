@@ -154,7 +154,8 @@ class NightCause:
         names = [name for name, _ in kernels.most_common() if name.startswith(f"{self.kind}: ")]
         # The role of a kernel that nobody knows says nothing.
         words = [name.replace(": ", " ", 1).removeprefix("other ") for name in names]
-        return _and_more(words or [self.kind])
+        errors = {_error(each) for each in self.entries if each.status is Status.ERROR}
+        return _and_more(words) or (errors.pop() if len(errors) == 1 else self.kind)
 
     @property
     def title(self) -> str:
@@ -196,12 +197,16 @@ def _kind(entry: NightCase) -> str:
     if verdict is None:
         return ""
     if entry.status is Status.ERROR:
-        first = verdict.reason.strip().partition("\n")[0]
-        return shortened(re.sub(r"0x[0-9a-f]+|\d+", "#", first), MOST_FAULT)
+        return re.sub(r"0x[0-9a-f]+|\d+", "…", _error(entry))
     metric = metrics.find(verdict.metric)
     if metric is None or not metric.kernels_explain:
         return verdict.metric
     return next((name.partition(":")[0] for name in entry.record.blamed), "")
+
+
+def _error(entry: NightCase) -> str:
+    reason = entry.verdict.reason if entry.verdict else ""
+    return shortened(reason.strip().partition("\n")[0], MOST_FAULT)
 
 
 def _and_more(words: Sequence[str]) -> str:
