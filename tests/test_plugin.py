@@ -1420,12 +1420,7 @@ def with_past(pytester, took_s, key="cpu-test-2c"):
 def test_a_run_says_how_far_it_is_and_the_quiet_nothing(suite, pytester):
     run = suite()
     with_past(pytester, 120.0)
-    run().stdout.fnmatch_lines(
-        [
-            "measuring: 0 of 2 done, about 4 min left, until *; now alpha",
-            "measuring: 1 of 2 done, about 2 min left, until *; now beta",
-        ]
-    )
+    run().stdout.fnmatch_lines(["measuring: 0 of 2 done, about 4 min left, until *; now alpha"])
     run("-q", "-q").stdout.no_fnmatch_line("measuring*")
 
 

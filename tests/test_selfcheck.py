@@ -241,8 +241,9 @@ def test_a_wrong_option_is_named_before_anything_is_measured(options, message, m
 
 
 class Held(Machine):
-    def __init__(self, _device, _settings, **_options):
+    def __init__(self, device, _settings, **_options):
         super().__init__(luck=0.0002)
+        self.device = device
 
     def watch(self):
         """See nothing."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
 import traceback
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import typer
@@ -105,16 +103,6 @@ def _misused(error: Any) -> int:
             words += f"; see {context.command_path if context else 'bench-lib'} --help"
     complain(words)
     return WRONG
-
-
-@contextlib.contextmanager
-def answering(status: int) -> Iterator[None]:
-    """Print an answer whose exit status is known: it stays so if the reader had enough."""
-    try:
-        yield
-    except BrokenPipeError:
-        _close_output()
-        raise typer.Exit(status) from None
 
 
 def in_words(error: Exception) -> str | None:

@@ -79,9 +79,7 @@ def shown() -> Iterator[None]:
 
 def tell(answer: Answer, *, json: bool = False, markdown: bool = False) -> NoReturn:
     """Print an answer in one form, and leave with its exit status."""
-    from bench_lib.cli.ending import answering
-
-    with answering(answer.exit_status):
+    with contextlib.suppress(BrokenPipeError):  # the reader had enough, and the status stays
         show(answer, json=json, markdown=markdown)
     raise typer.Exit(answer.exit_status)
 
