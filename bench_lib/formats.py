@@ -64,7 +64,7 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
     RATIO: lambda value: _change(value - 1),
     TIMES: lambda value: f"{value:.2f}x",
     CHANGE_S: lambda value: f"{'-' if value < 0 else '+'}{seconds(abs(value))}",
-    "raw": lambda value: f"{value:.6g}",
+    "raw": lambda value: str(value) if isinstance(value, int) else f"{value:.6g}",
     "cos": lambda value: f"{value:.6f}",
     "s": seconds,
     "B": lambda value: f"{value / 2**20:.{0 if value >= 1000 * 2**20 else 1}f} MiB",

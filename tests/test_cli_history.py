@@ -103,10 +103,12 @@ def test_an_answer_is_a_table(cli, runs):
     answer = cli("query", SQL)
     assert (answer.status, answer.err) == (0, "")
     assert [line.split() for line in answer.lines] == [
-        ["run", "started", "median_s"],
-        [run_id(runs[0]), night(1), "0.0078125"],
-        [run_id(runs[1]), night(2), "0.0078125"],
+        ["run", "started", "median_s", "peak_memory_bytes"],
+        [run_id(runs[0]), night(1), "0.0078125", "NULL"],
+        [run_id(runs[1]), night(2), "0.0078125", "NULL"],
     ]
+    whole = cli("query", "SELECT 9007199254740993 AS n")
+    assert whole.lines[1].strip() == "9007199254740993"
 
 
 def tables_of(cli) -> dict[str, dict[str, str]]:

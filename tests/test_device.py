@@ -18,6 +18,7 @@ from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import OTHERS_MEAN, Cooling, TelemetrySample
 from bench_lib.launch.faults import CaseFault, LaunchError
+from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import Fault, Launch, RankSample
 from bench_lib.storage import history
 from bench_lib.verdict import validity
@@ -764,6 +765,30 @@ def test_ranks_start_once_and_cases_share_their_processes(bench, monkeypatch):
     assert names == [names[0]] * 2 + [names[2]] * 2
     assert names[0] != names[2]
     assert ranks.started == [2]
+
+
+def test_launches_that_would_be_in_each_others_way_are_ended(bench, monkeypatch):
+    ranks = ranks_that(answering)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks)
+    monkeypatch.setenv("MASTER_PORT", "29617")
+    one = bench()
+    for number in (2, 3, 2):
+        one.measure(make_case(id=f"x{number}", launch=Launch(ranks=number)))
+    assert ranks.started == [2, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("command", "environ", "expected"),
+    [
+        (LaunchCommand("torchrun", ("torchrun",), 2), {}, False),
+        (LaunchCommand("torchrun", ("torchrun",), 2), {"MASTER_ADDR": "node-1"}, True),
+        (LaunchCommand("torchrun", ("torchrun",), 16, hosts=2), {}, True),
+        (LaunchCommand("mpirun", ("mpirun",), 2, hosts=None), {}, True),
+        (LaunchCommand("srun", ("srun",), 2), {}, True),
+    ],
+)
+def test_a_launch_is_alone_where_another_would_meet_at_its_place(command, environ, expected):
+    assert command.is_alone(environ) is expected
 
 
 def test_every_process_of_a_case_of_several_ranks_is_a_fresh_one(bench, monkeypatch):

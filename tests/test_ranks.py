@@ -338,6 +338,17 @@ def test_a_fault_is_told_though_the_launcher_does_not_end(
     assert fault_of(launcher(script)).message == "rank 1: ValueError: its own"
 
 
+def test_a_rank_that_still_runs_may_say_what_became_of_the_others(
+    launcher: Callable[[str], LaunchCommand], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TELLING_S", 0.0)
+    monkeypatch.setattr(module, "LINGER_S", LONG_S)
+    lost = failed(1, "RuntimeError: NCCL error: remote process exited", 1.0)
+    first = leaving(0, "measure") + writing(lost) + ended(1, 1)
+    later = "sleep 0.3\n" + writing(failed(0, "ValueError: its own", 2.0)) + ended(0, 1)
+    assert fault_of(launcher(first + later)).message == "rank 0: ValueError: its own"
+
+
 def test_results_are_used_though_the_launcher_does_not_end(
     launcher: Callable[[str], LaunchCommand], hanging: str
 ) -> None:

@@ -14,7 +14,16 @@ from markdown_it import MarkdownIt
 from bench_lib.formats import RATIO, SHARE, TIMES, amount
 from bench_lib.model import Status
 from bench_lib.report.answer import Answer, Column, Table
-from bench_lib.report.render import as_csv, as_html, as_json, as_markdown, as_text, summary_lines
+from bench_lib.report.render import (
+    as_csv,
+    as_html,
+    as_json,
+    as_markdown,
+    as_text,
+    sections_of,
+    summary_lines,
+    table_lines,
+)
 
 COLUMNS = (
     Column("case_id", lambda row: row[0], heading="case"),
@@ -71,6 +80,17 @@ def test_a_table_without_rows_is_nothing_in_text_and_keeps_its_columns_for_machi
     assert json.loads(as_json(told))["cases"] == []
     assert as_csv(told.tables["cases"]) == "case_id,status,median_s,ratio,interval,attempts\n"
     assert "<tbody>\n</tbody>" in as_html(told.tables["cases"])
+
+
+def test_a_table_of_which_no_row_is_shown_is_not_there():
+    told = Table(COLUMNS, ROWS, most=0)
+    assert table_lines(told, 80) == summary_lines(told, 80) == sections_of(told) == []
+
+
+def test_a_sentence_that_begins_with_a_figure_is_no_figure():
+    columns = (Column("why", str), Column("change", lambda _row: 0.058, RATIO))
+    page = as_html(Table(columns, ["5.8% slower than the reference in 3 pairs"]))
+    assert page.count('class="number"') == 2
 
 
 def test_a_share_that_no_one_can_use_is_not_written_out():

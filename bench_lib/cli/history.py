@@ -156,7 +156,7 @@ def query(
         _warn(problems)
 
     def column(at: int, name: str) -> Column[Sequence[object]]:
-        return Column(name, lambda row: plain(row[at]), "raw", name)
+        return Column(name, lambda row: "NULL" if row[at] is None else plain(row[at]), "raw", name)
 
     table = Table([column(*each) for each in enumerate(names)], found)
     about = {"columns": names, "rows": [plain(row) for row in found], "problems": problems}

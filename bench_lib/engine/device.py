@@ -756,6 +756,11 @@ class HeldDevice:
             self._take(used)
             self._held_beside = used
 
+    def close_ranks(self) -> None:
+        """End all launches of ranks: a profile's ranks want their devices and their port."""
+        for processes in self._sides.values():
+            processes.close_ranks()
+
     def leave_others(self) -> None:
         """Let go of all devices but this one."""
         for processes in self._sides.values():
@@ -806,8 +811,15 @@ class HeldDevice:
         return len(self._all_devices) if backends.is_gpu(self.device) else None
 
     def _ranks_for(self, side: Side, case: Case) -> Ranks:
-        """Return ranks that could measure a case; raises CaseSkipped and LaunchError."""
+        """Return ranks that could measure a case, other launches ended if it has to be alone.
+
+        Raises CaseSkipped and LaunchError.
+        """
         command = self._command_for(case, side)
+        if command.is_alone({**os.environ, **side.environment}):
+            for name, processes in self._sides.items():
+                is_its = self._settings.sides[name] is side
+                processes.close_ranks(but=case.launch.ranks if is_its else 0)
         # Beside GPUs the ranks of a CPU's case would open these.
         hidden = backends.visibility(self.device) if self._gpus is None else {}
         return Ranks(command, {**hidden, **side.environment})

@@ -39,6 +39,7 @@ def look_into(
     for case in cases:
         if case.launch.ranks > 1:
             held.hold_for(case)
+            held.close_ranks()
             yield case, _of_ranks(case, held.device)
 
 

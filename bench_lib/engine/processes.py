@@ -204,6 +204,11 @@ class Processes:
         for ranks in self._ranks.values():
             ranks.drop()
 
+    def close_ranks(self, *, but: int = 0) -> None:
+        """End the ranks' launches, but that of so many."""
+        for number in self._ranks.keys() - {but}:
+            self._ranks.pop(number).close()
+
     def environment(self) -> Environment:
         """Describe the software that measures here; the worker's own words where it spoke."""
         if self._environment is not None:

@@ -71,6 +71,15 @@ class LaunchCommand:
     folder: Path | None = None
     """The folder where it starts; None is our own folder."""
 
+    def is_alone(self, environ: Mapping[str, str]) -> bool:
+        """Whether no launch may run beside it.
+
+        Several hosts meet where all launches of a job do, as ranks do at a port that the user
+        names; and a step of srun waits until the one before it has ended.
+        """
+        meets = any(environ.get(name) for name in MEETING)
+        return self.hosts != 1 or self.launcher == "srun" or meets
+
 
 @dataclass(frozen=True)
 class Placement:

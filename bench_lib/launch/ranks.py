@@ -151,7 +151,7 @@ class Ranks:
             if ended:
                 trouble_s = trouble_s or now
                 ranks = read_ranks(answers, self.command.ranks)
-                is_known = any(rank.died for rank in ranks) or own_faults(ranks)
+                is_known = any(rank.died and rank.ended for rank in ranks) or own_faults(ranks)
                 if now - trouble_s > (TELLING_S if is_known else LINGER_S):
                     return True
             elif now > deadline:

@@ -12,6 +12,7 @@ import enum
 import io
 import itertools
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,8 +32,10 @@ ESSENTIAL = 4
 """Columns of a summary that are kept however narrow the terminal."""
 LEAST_FIRST, LEAST_NAME = 12, 24
 """Characters of a first column that are kept in any case, and of a name that may be cut."""
-_FIGURES = ("", "+", "-", *"0123456789")
-"""How the cells of a column of figures begin."""
+_FIGURE = re.compile(
+    r"-?|(?:> )?[+-]?\d\S*(?: [kMG])?(?: [^\s,]+)?(?: to [+-]?\d\S*(?: [^\s,]+)?)?"
+)
+"""A cell of a column of figures: a number, a range, or nothing, and not a sentence."""
 
 
 def cell(value: Any, unit: str = NUMBER) -> str:
@@ -97,7 +100,7 @@ def table_lines(table: Table[Any], width: int) -> list[list[str]]:
     A table that is too wide becomes several, which each begin with its keys.  A first column that
     leaves no room for another is shortened.
     """
-    if not table.rows:
+    if not table.rows[: table.most]:
         return []
     (head, first), *others = ((name, [name, *below]) for name, below in cells(table))
     widest = max((max(map(len, each)) for _, each in others), default=-2)
@@ -115,7 +118,7 @@ def table_lines(table: Table[Any], width: int) -> list[list[str]]:
 
 def summary_lines(table: Table[Any], width: int = WIDTH) -> list[str]:
     """Align a table's columns as one: the last ones are left out, down to ESSENTIAL, if need be."""
-    if not table.rows:
+    if not table.rows[: table.most]:
         return []
     columns = [[name, *below] for name, below in cells(table)]
     while len(columns) > ESSENTIAL and _across(columns) > width:
@@ -133,7 +136,7 @@ def _aligned(columns: Iterable[Sequence[str]]) -> list[str]:
     aligned = []
     for number, column in enumerate(columns):
         width = max(map(len, column))
-        is_figures = number > 0 and all(text[:1] in _FIGURES for text in column[1:])
+        is_figures = number > 0 and all(map(_FIGURE.fullmatch, column[1:]))
         aligned.append([c.rjust(width) if is_figures else c.ljust(width) for c in column])
     return ["  ".join(line).rstrip() for line in zip(*aligned, strict=True)]
 
@@ -175,8 +178,8 @@ def _listed(lines: Iterable[str]) -> list[str]:
 
 def sections_of(table: Table[Any], what: str = "rows") -> list[MarkdownSection]:
     """Return a table as sections of Markdown: its rows, then those that are quiet, folded."""
-    found = cells(table)
-    if not table.rows:
+    found, rows = cells(table), table.rows[: table.most]
+    if not rows:
         return []
     head = github.table([github.text(name) for name, _ in found])
     lines = [
@@ -186,7 +189,7 @@ def sections_of(table: Table[Any], what: str = "rows") -> list[MarkdownSection]:
     title = github.text(table.title)
     if table.is_quiet is None:
         return [MarkdownSection(title, lines, what, head)]
-    quiet = [table.is_quiet(row) for row in table.rows]
+    quiet = [table.is_quiet(row) for row in rows]
     shown = [line for line, is_quiet in zip(lines, quiet, strict=True) if not is_quiet]
     folded = [line for line, is_quiet in zip(lines, quiet, strict=True) if is_quiet]
     others = f"{'Others' if shown else 'All'}: {many(len(folded), what.removesuffix('s'))}"
@@ -263,7 +266,7 @@ def as_html(table: Table[Any]) -> Markup:
 
     found = cells(table)
     kinds = [
-        Markup(' class="number"') if all(text[:1] in _FIGURES for text in below) else ""
+        Markup(' class="number"') if all(map(_FIGURE.fullmatch, below)) else ""
         for _, below in found
     ]
     head = Markup("").join(
