@@ -212,23 +212,36 @@ def test_a_rerun_replaces_the_case_and_its_factory_and_nothing_else(own, run):
         build(case, Setting(torch.device("cpu"))).step()
 
 
-OTHERS = "[tool.other]\na = 1\n"
+OURS, OTHERS = "perf_paths = perf_tests", "[tool.other]\na = 1\n"
+LISTED = 'perf_paths = ["perf_tests"]'
 
 
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [
-        ("pytest.ini", None, "[pytest]\nperf_paths = perf_tests\n"),
-        ("pytest.ini", "[pytest]\na = 1\n", "[pytest]\nperf_paths = perf_tests\na = 1\n"),
-        ("tox.ini", "[tox]\n[pytest]\n", "[tox]\n[pytest]\nperf_paths = perf_tests\n"),
-        ("setup.cfg", "[tool:pytest]\n", "[tool:pytest]\nperf_paths = perf_tests\n"),
-        ("pyproject.toml", "[tool.pytest]\n", '[tool.pytest]\nperf_paths = ["perf_tests"]\n'),
+        ("pytest.ini", None, f"[pytest]\n{OURS}\n"),
+        ("pytest.ini", "", f"[pytest]\n{OURS}\n"),
+        ("pytest.ini", "[pytest]\na = 1\n", f"[pytest]\n{OURS}\na = 1\n"),
+        ("pytest.ini", "[pytest]\r\na = 1\r\n", f"[pytest]\r\n{OURS}\r\na = 1\r\n"),
+        ("pytest.ini", "# a\n[pytest]  ; b\na = 1", f"# a\n[pytest]  ; b\n{OURS}\na = 1"),
+        ("pytest.ini", "# a\n[pytest]", f"# a\n[pytest]\n{OURS}\n"),
+        (".pytest.ini", "[pytest]\n", f"[pytest]\n{OURS}\n"),
+        ("pytest.toml", "[pytest]\n", f"[pytest]\n{LISTED}\n"),
+        (".pytest.toml", "", f"[pytest]\n{LISTED}\n"),
+        ("tox.ini", "[tox]\n[pytest]\n", f"[tox]\n[pytest]\n{OURS}\n"),
+        ("setup.cfg", "[tool:pytest]\r\n", f"[tool:pytest]\r\n{OURS}\r\n"),
+        ("pyproject.toml", "[tool.pytest]\n", f"[tool.pytest]\n{LISTED}\n"),
         (
             "pyproject.toml",
-            OTHERS,
-            f'{OTHERS}\n[tool.pytest.ini_options]\nperf_paths = ["perf_tests"]\n',
+            "[tool.pytest.ini_options] # a\r\nb = 1\r\n",
+            f"[tool.pytest.ini_options] # a\r\n{LISTED}\r\nb = 1\r\n",
         ),
-        ("tox.ini", "[pytest]\nperf_paths = mine\n", "[pytest]\nperf_paths = mine\n"),
+        (
+            "pyproject.toml",
+            "[tool.pytest.ini_options]",
+            f"[tool.pytest.ini_options]\n{LISTED}\n",
+        ),
+        ("pyproject.toml", OTHERS, f"{OTHERS}\n[tool.pytest.ini_options]\n{LISTED}\n"),
     ],
 )
 def test_pytest_measures_only_where_it_is_asked_to_and_git_ignores_runs(
@@ -236,13 +249,65 @@ def test_pytest_measures_only_where_it_is_asked_to_and_git_ignores_runs(
 ):
     (own / ".gitignore").write_text("*.pyc")
     if before is not None:
-        (own / name).write_text(before)
+        (own / name).write_bytes(before.encode())
     for words in ("Net", "Small"):
         answer = run(f"mine:{words}")
-        assert (own / name).read_text() == after
+        assert (own / name).read_bytes().decode() == after
+    there = {path.name for path in own.iterdir() if path.is_file()}
+    assert there == {".gitignore", "mine.py", name}
     assert (own / ".gitignore").read_text() == "*.pyc\n/history/\n"
-    left = "tox.ini has perf_paths = mine; add perf_tests to it"
-    assert (left in answer.out) == ("mine" in after)
+    assert "left to you" not in answer.out
+
+
+def test_the_settings_that_pytest_reads_are_changed_and_no_others(own, run):
+    (own / "pytest.ini").touch()
+    for name, text in (("pyproject.toml", "[tool.pytest]\na = 1\n"), ("tox.ini", "[pytest]\n")):
+        (own / name).write_text(text)
+    assert run("mine:Net").status == 0
+    assert (own / "pytest.ini").read_text() == f"[pytest]\n{OURS}\n"
+    assert (own / "pyproject.toml").read_text() == "[tool.pytest]\na = 1\n"
+    assert (own / "tox.ini").read_text() == "[pytest]\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "left"),
+    [
+        ("tox.ini", b"[pytest]\nperf_paths = mine\n", "tox.ini has perf_paths = mine; add perf_t"),
+        (
+            "pytest.ini",
+            b"[pytest]\nperf_paths =\n    perf_tests_old\n",
+            "pytest.ini has perf_paths = perf_tests_old; add perf_tests to it",
+        ),
+        ("pytest.ini", b"[pytest]\nperf_paths =\n    mine\n    ./perf_tests/\n", ""),
+        ("pyproject.toml", b'[tool.pytest]\nperf_paths = [\n  "a",\n  "perf_tests",\n]\n', ""),
+        ("pytest.ini", b"[ pytest ]\n", "no section for pytest was found in pytest.ini; add perf"),
+        ("pyproject.toml", b"[tool]\npytest.ini_options.a = 1\n", "no section for pytest was fou"),
+        ("pyproject.toml", b"[tool\n", "pyproject.toml cannot be read: "),
+        ("pyproject.toml", b"# caf\xe9\n", "pyproject.toml cannot be read: it is not in UTF-8"),
+        (".gitignore", b"# caf\xe9\n", ".gitignore cannot be read: it is not in UTF-8; add /his"),
+    ],
+)
+def test_a_file_that_is_not_understood_is_left_as_it_is(own, run, name, before, left):
+    (own / name).write_bytes(before)
+    answer = run("mine:Net")
+    assert (own / name).read_bytes() == before
+    said = [line for line in answer.out.splitlines() if line.startswith("left to you: ")]
+    assert len(said) == bool(left)
+    assert left in "".join(said)
+
+
+def test_a_link_is_left_to_the_user(own, run):
+    (own / "elsewhere").write_text("*.pyc\n")
+    (own / ".gitignore").symlink_to("elsewhere")
+    answer = run("mine:Net")
+    assert "left to you: .gitignore cannot be read: it is a link" in answer.out
+    assert (own / "elsewhere").read_text() == "*.pyc\n"
+
+
+def test_an_import_that_ends_python_is_said(own, monkeypatch, capsys):
+    (own / "ends.py").write_text("import os\nos._exit(3)\n")
+    answer = ran(["adopt", "ends:Net"], monkeypatch, capsys)
+    assert "ends:Net: importing it ended Python with status 3" in answer.err
 
 
 SHAKEN = [1.0, 1.6] * 10

@@ -14,6 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 from bench_lib import files
 from bench_lib.cli.output import say, write
 from bench_lib.model import UserError
@@ -24,12 +29,15 @@ PERF_TESTS = Path("perf_tests")
 IGNORED = "/history/"
 """What git has to leave alone, from the repository's root."""
 PYTEST_FILES = {
-    "pytest.ini": (r"\[pytest\]", "perf_paths = {}"),
-    "pyproject.toml": (r"\[tool\.pytest(\.ini_options)?\]", 'perf_paths = ["{}"]'),
-    "tox.ini": (r"\[pytest\]", "perf_paths = {}"),
-    "setup.cfg": (r"\[tool:pytest\]", "perf_paths = {}"),
+    "pytest.toml": "pytest",
+    ".pytest.toml": "pytest",
+    "pytest.ini": "pytest",
+    ".pytest.ini": "pytest",
+    "pyproject.toml": r"tool\.pytest(?:\.ini_options)?",
+    "tox.ini": "pytest",
+    "setup.cfg": "tool:pytest",
 }
-"""The files that pytest reads its settings from, in its order: the section, and ours in it."""
+"""The files that pytest reads its settings from, in its order, and the section in each."""
 TEST = """import pytest
 
 
@@ -76,7 +84,8 @@ def adopt(
     command = [sys.executable, "-m", "bench_lib.worker.adopting", request]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"{target}: {done.stderr.strip().splitlines()[-1]}")
+        error = done.stderr.strip() or f"importing it ended Python with status {done.returncode}"
+        raise UserError(f"{target}: {error.splitlines()[-1]}")
     found = json.loads(done.stdout.splitlines()[-1])
     case_id = name.replace("_", "-").strip("-")
     row = ["[[smoke.factory]]", f'target = "{".".join(output.parts)}.adopted:{name}_step"']
@@ -154,27 +163,69 @@ def _configured(folder: Path) -> list[str]:
 
     Returns what is left to the user.
     """
-    ignored = _text(Path(".gitignore"))
-    if IGNORED not in ignored.splitlines():
-        write(Path(".gitignore"), f"{ignored.rstrip()}\n{IGNORED}\n".lstrip())
-    for name, (section, line) in PYTEST_FILES.items():
-        text = _text(Path(name))
-        found = re.search(rf"^{section}[ \t]*\n", text, re.MULTILINE)
-        if found is None:
-            continue
-        if (own := re.search(r"^perf_paths\b.*", text, re.MULTILINE)) is None:
-            ours = line.format(folder.as_posix())
-            write(Path(name), f"{text[: found.end()]}{ours}\n{text[found.end() :]}")
-        elif folder.as_posix() not in own[0]:
-            return [f"{name} has {own[0]}; add {folder.as_posix()} to it"]
-        return []
-    if project := _text(Path("pyproject.toml")):
-        ours = PYTEST_FILES["pyproject.toml"][1].format(folder.as_posix())
-        write(Path("pyproject.toml"), f"{project.rstrip()}\n\n[tool.pytest.ini_options]\n{ours}\n")
+    left = []
+    try:
+        ignored = _text(Path(".gitignore"))
+        if IGNORED not in ignored.splitlines():
+            write(Path(".gitignore"), f"{ignored.rstrip()}\n{IGNORED}\n".lstrip())
+    except UserError as error:
+        left.append(f"{error}; add {IGNORED} to it")
+    try:
+        _configure_pytest(folder.as_posix())
+    except UserError as error:
+        left.append(str(error))
+    return left
+
+
+def _configure_pytest(folder: str) -> None:
+    """Add ``perf_paths`` to the settings that pytest reads.
+
+    Raises UserError, which says what is left to the user.
+    """
+    usual = "pyproject.toml" if Path("pyproject.toml").exists() else "pytest.ini"
+    name = next(filter(_is_read_by_pytest, PYTEST_FILES), usual)
+    text, header = _text(Path(name)), _header(name)
+    end = "\r\n" if "\r\n" in text else "\n"
+    if header is not None:
+        begin = header.end()
+    elif text.strip() and _is_read_by_pytest(name):
+        raise UserError(f"no section for pytest was found in {name}; add {folder} to perf_paths")
     else:
-        write(Path("pytest.ini"), f"[pytest]\nperf_paths = {folder.as_posix()}\n")
-    return []
+        section = "[tool.pytest.ini_options]" if name == "pyproject.toml" else "[pytest]"
+        text = f"{text.rstrip()}{end}{end}{section}{end}".lstrip()
+        begin = len(text)
+    own = re.compile(
+        r"^perf_paths[ \t]*[=:][ \t]*(\[[^]]*\]|.*(?:\n[ \t]+.*)*)", re.MULTILINE
+    ).search(text, begin)
+    if own is None:
+        line = f'perf_paths = ["{folder}"]' if name.endswith(".toml") else f"perf_paths = {folder}"
+        before = text[:begin] if text[:begin].endswith("\n") else text[:begin] + end
+        write(Path(name), f"{before}{line}{end}{text[begin:]}")
+    elif folder not in (Path(item).as_posix() for item in re.findall(r"[^][\s,\"']+", own[1])):
+        raise UserError(f"{name} has {' '.join(own[0].split())}; add {folder} to it")
+
+
+def _header(name: str) -> re.Match[str] | None:
+    pattern = rf"^\[{PYTEST_FILES[name]}\][ \t]*(?:[#;].*)?\r?(?:\n|$)"
+    return re.search(pattern, _text(Path(name)), re.MULTILINE)
+
+
+def _is_read_by_pytest(name: str) -> bool:
+    """Whether pytest takes its settings from a file, if it finds none in an earlier one."""
+    if name == "pyproject.toml":
+        try:
+            return "pytest" in tomllib.loads(_text(Path(name))).get("tool", {})
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{name} cannot be read: {error}; add perf_paths to it") from error
+    is_its_own = PYTEST_FILES[name] == "pytest" and name != "tox.ini"  # read even if it is empty
+    return Path(name).exists() if is_its_own else _header(name) is not None
 
 
 def _text(path: Path) -> str:
-    return files.content(path, MOST_BYTES).decode() if path.exists() else ""
+    """Return the text of a file, if there is one; raises UserError where it cannot be read."""
+    try:
+        return files.content(path, MOST_BYTES).decode() if path.exists() else ""
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} cannot be read: it is not in UTF-8") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
