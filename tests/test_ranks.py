@@ -25,6 +25,7 @@ from bench_lib.launch import ranks as module
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand, command_for, is_open_mpi
 from bench_lib.launch.ranks import Ranks, fold
+from bench_lib.launch.wire import END
 from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
@@ -345,7 +346,8 @@ def test_a_rank_that_still_runs_may_say_what_became_of_the_others(
     monkeypatch.setattr(module, "LINGER_S", LONG_S)
     lost = failed(1, "RuntimeError: NCCL error: remote process exited", 1.0)
     first = leaving(0, "measure") + writing(lost) + ended(1, 1)
-    later = "sleep 0.3\n" + writing(failed(0, "ValueError: its own", 2.0)) + ended(0, 1)
+    told_to_end = f'sleep 0.3\nif [ -e "$4/0/{END}" ]; then {ended(0, 1, asked=True)} exit; fi\n'
+    later = told_to_end + writing(failed(0, "ValueError: its own", 2.0)) + ended(0, 1)
     assert fault_of(launcher(first + later)).message == "rank 0: ValueError: its own"
 
 
