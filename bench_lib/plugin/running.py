@@ -74,7 +74,7 @@ class Perf:
         time_limit_s: float = 300.0,
         **params: Param,
     ) -> None:
-        """Measure somebody else's program; docs/own-repository.md has the parameters.
+        """Measure somebody else's program; docs/engines.md has the parameters.
 
         ``client`` is the command that a step runs, ``start`` a server's, ``health`` its URL.
         """
