@@ -130,6 +130,24 @@ def test_a_server_that_is_not_well_is_an_error_and_is_ended(
     assert all_gone(before)
 
 
+def test_health_is_asked_without_the_environments_proxy(words, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with built(words):
+        pass
+
+
+def test_a_result_from_before_the_first_run_is_no_figure(tmp_path):
+    stale = tmp_path / "r.json"
+    stale.write_text("{}")
+    with (
+        built({"client": "true", "result": str(stale), "format": "pytorch"}) as workload,
+        pytest.raises(CommandError, match=r"the client wrote no r\.json"),
+    ):
+        workload.step()
+
+
 @pytest.mark.parametrize(
     ("client", "error"),
     [
