@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-profile", None) == "nightly":
         from hypothesis import settings
 
-        settings.register_profile("nightly", max_examples=15_000, deadline=None)
+        settings.register_profile("nightly", max_examples=17_000, deadline=None)
 
 
 @pytest.hookimpl(wrapper=True)
