@@ -46,6 +46,7 @@ from bench_lib.storage.runs import Runs
 from bench_lib.verdict import judge
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.statistics.change import UNMEASURED, guessed_device
+from bench_lib.worker.workloads import NAMED
 
 DEVICE = gpus(1)[0]
 EARLY, LATER = "2026-01-01T02:00:00Z", "2026-01-02T02:00:00Z"
@@ -701,10 +702,18 @@ def test_where_nobody_looked_nothing_is_said_of_kernels(tmp_path, bench, suite, 
     assert "kernel" not in record.verdicts[0].reason
 
 
-def test_a_cold_case_is_not_looked_into(tmp_path, suite, outcome_of):
+@pytest.mark.parametrize(
+    "made",
+    [
+        cold,
+        lambda case: replace(case, workload="command"),
+        lambda case: replace(case, workload=NAMED["command"]),
+    ],
+)
+def test_a_cold_case_and_somebody_elses_program_are_not_looked_into(suite, outcome_of, made):
     run = suite()
     outcome = outcome_of("new", [0.01] * 20)
-    run.note(replace(outcome, case=cold(outcome.case)), None)
+    run.note(replace(outcome, case=made(outcome.case)), None)
     assert run.to_look_into("all") == []
 
 

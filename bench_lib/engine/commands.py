@@ -10,6 +10,9 @@ from bench_lib.model import Case, Fault, Measurement
 from bench_lib.storage.foreign import FORMATS
 from bench_lib.storage.foreign.figures import FormatError, Reported
 
+WORKLOADS = ("command", "bench_lib.worker.workloads.command:command")
+"""The workload of somebody else's program, by its name and as a matrix has it."""
+
 
 def problem(case: Case) -> str:
     """Say why a case's result could not be read, whatever it is; empty where it could."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench_lib import backends, reasons
-from bench_lib.engine import past
+from bench_lib.engine import commands, past
 from bench_lib.engine.settings import PLANNED, Outcome, Settings
 from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
 from bench_lib.environment import fingerprint
@@ -172,12 +172,18 @@ class Suite:
         """Return the records whose kernels are to be profiled, by the setting ``kernels``.
 
         These are the records that got slower or faster, to explain them.  So are those that may
-        become a baseline, which somebody will compare with later.
+        become a baseline, which somebody will compare with later.  The caches of a cold case would
+        fill, and what somebody else's program does is not seen.
         """
         if which == "none":
             return []
-        judged = (r for r in self.judged() if not r.case.launch.cold)  # caches would fill
-        measured = [r for r in judged if self._unmeasured(r) is None]
+        measured = [
+            record
+            for record in self.judged()
+            if self._unmeasured(record) is None
+            and not record.case.launch.cold
+            and record.case.workload not in commands.WORKLOADS
+        ]
         changed = LOOKED_INTO if self._by_baseline else FAILING
         return measured if which == "all" else [r for r in measured if r.status in changed]
 
