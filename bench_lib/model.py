@@ -58,7 +58,7 @@ QUANTIZED_PRODUCTS = ("int8", "fp8", "fp8-rows")
 """Precisions in which linear layers compute with one byte."""
 QUANTIZED = (*QUANTIZED_PRODUCTS, "int8-weights", "fp8-weights")
 """Precisions for inference, in which the rest of a network is bf16."""
-PLAIN_MODES = (
+COMPILE_MODES = (
     "eager",
     "graph",
     "default",
@@ -66,18 +66,7 @@ PLAIN_MODES = (
     "max-autotune",
     "max-autotune-no-cudagraphs",
 )
-COMPILE_MODES = (
-    *PLAIN_MODES,
-    "default-folded",
-    "reduce-overhead-folded",
-    "max-autotune-folded",
-    "default-fused",
-    "reduce-overhead-fused",
-    "max-autotune-fused",
-)
-"""``graph`` is the eager step in a CUDA or HIP graph.  ``folded`` merges batch norms into the
-convolutions before them and compiles what is left, which is for inference only; ``fused`` does so
-and takes cuDNN's or MIOpen's one kernel for convolution, addition and ReLU."""
+"""``graph`` is the eager step in a CUDA or HIP graph."""
 TASKS = ("infer", "train")
 GENERATION = ("prefill", "decode")
 """Tasks of language models: all tokens of the prompts at once, and one more of each sequence."""

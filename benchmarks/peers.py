@@ -56,15 +56,11 @@ SETTINGS = {
     "train-amp": "--network resnet50 --amp",
     "infer-fp16-compiled": "--network resnet50 --fp16 1 --mode inference --compile",
     "train-fp16-compiled": "--network resnet50 --batch-size 256 --fp16 1 --compile",
-}
-_BEST = "--network resnet50 --fp16 1 --nhwc --mode inference --compile --compileContext"
-BEST = {
     "best-fp16": (
-        f"{_BEST} {{'mode':'reduce-overhead'}}",
-        f"{_BEST} {{'mode':'reduce-overhead-fused'}}",
+        "--network resnet50 --fp16 1 --nhwc --mode inference "
+        "--compile --compileContext {'mode':'reduce-overhead'}"
     ),
 }
-"""What is fastest of what each has: theirs, ours."""
 RATE = re.compile(r"^Throughput \[img/sec\] : ([0-9.e+]+)$", re.MULTILINE)
 
 
@@ -119,7 +115,7 @@ def compare(folder: Path, name: str, rounds: int) -> dict[str, object]:
     """Return what both made of a setting."""
     from bench_lib.micro import program  # noqa: PLC0415 - imports torch, before the forks
 
-    words = BEST.get(name) or (SETTINGS[name], SETTINGS[name])
+    words = SETTINGS[name], SETTINGS[name]
     their_words, our_words = (side.split() for side in words)
     rates: dict[str, list[float | None]] = {"theirs": [], "ours": []}
     failed = []
@@ -314,7 +310,7 @@ def main() -> None:
     rocm = peers.add_parser("rocm")
     rocm.add_argument("folder", type=Path)
     rocm.add_argument("--rounds", type=int, default=3)
-    rocm.add_argument("--only", nargs="*", default=list(SETTINGS), choices=[*SETTINGS, *BEST])
+    rocm.add_argument("--only", nargs="*", default=list(SETTINGS), choices=[*SETTINGS])
     language = peers.add_parser("transformers")
     language.add_argument("--rounds", type=int, default=2)
     language.add_argument("--tier", choices=sorted(ROWS), default="gate")

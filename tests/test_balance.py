@@ -55,7 +55,7 @@ def test_a_gate_is_balanced_on_any_number_of_devices(devices, seed):
     ("nodeid", "compiles"),
     [
         ("perf_tests/test_networks.py::test_network[resnet50-b64-fp16-max-autotune-infer]", True),
-        ("vit_b_16-b32-bf16-reduce-overhead-folded-infer", True),
+        ("vit_b_16-b32-bf16-reduce-overhead-infer", True),
         ("op-gemm-8192x8192x8192-nt-default", True),
         ("resnet50-b64-fp16-eager-infer", False),
         ("resnet50-b64-fp16-graph-infer", False),

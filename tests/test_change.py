@@ -524,8 +524,7 @@ def test_devices_are_apart_by_a_guess_and_what_was_seen():
         ("operator", {"op": "conv2d"}, True, "power-bound"),
         ("network", {"compile_mode": "eager"}, False, "networks"),
         ("network", {"compile_mode": "graph"}, False, "graphs"),
-        ("network", {"compile_mode": "reduce-overhead-folded"}, False, "graphs"),
-        ("network", {"compile_mode": "max-autotune-fused"}, False, "graphs"),
+        ("network", {"compile_mode": "reduce-overhead"}, False, "graphs"),
         ("package.module:factory", {}, False, "networks"),
     ],
 )

@@ -472,14 +472,6 @@ def test_the_guides_modes_are_compared_by_default(exercise):
     assert "a case is given up after 1200 s" in answer.err
 
 
-def test_folded_weights_are_for_inference_only(exercise):
-    words = ("compile", "resnet50", "--modes", "default-folded")
-    assert exercise(*words).status == 0
-    answer = exercise(*words, "--task", "train")
-    assert answer.status == 2
-    assert "compile_mode default-folded" in answer.err
-
-
 def test_what_depth_gains_is_said_below_the_table(exercise):
     script = {
         "resnet18-b64-fp32-eager-infer": steps(0.012),

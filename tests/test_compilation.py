@@ -39,8 +39,7 @@ def test_options_are_literals_and_words(text, expected):
     [
         ("default", "", {"mode": "default"}),
         ("max-autotune", "fullgraph", {"mode": "max-autotune", "fullgraph": True}),
-        ("reduce-overhead-folded", "", {"mode": "reduce-overhead"}),
-        ("default-folded", "freezing", {"options": {"freezing": True}}),
+        ("default", "freezing", {"options": {"freezing": True}}),
         (
             "reduce-overhead",
             "shape_padding,dynamic=False",
@@ -68,15 +67,7 @@ def test_an_option_that_the_compiler_has_not_is_named(text, words):
 
 @pytest.mark.parametrize("mode", COMPILE_MODES)
 def test_modes_that_keep_their_tensors_in_graphs_are_known(mode):
-    graphs = {
-        "reduce-overhead",
-        "max-autotune",
-        "reduce-overhead-folded",
-        "max-autotune-folded",
-        "reduce-overhead-fused",
-        "max-autotune-fused",
-    }
-    assert records_graphs(mode) == (mode in graphs)
+    assert records_graphs(mode) == (mode in ("reduce-overhead", "max-autotune"))
     assert records_graphs("default", "triton.cudagraphs")
 
 

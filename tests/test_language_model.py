@@ -87,7 +87,7 @@ def test_an_id_says_what_is_not_as_usual():
         ("batch_size=1.5", "batch_size is 1.5; it has to be a whole number"),
         ("precision=fp32-bn", "unknown precision 'fp32-bn'; did you mean fp32"),
         ("precision=fp16", "precision fp16 is for inference, and the task is train"),
-        ("compile_mode=default-folded", "unknown compile_mode 'default-folded'"),
+        ("compile_mode=defaults", "unknown compile_mode 'defaults'"),
         ("ranks=2 parallel=tp", "tp does not divide GPT-2's heads, and network is lm-"),
         ("ranks=2 parallel=tp network=moe-tiny length=64", "tp does not divide experts, and netwo"),
         ("ranks=4 parallel=tp network=llama-tiny length=64", "llama-tiny has 2 heads of keys, whi"),

@@ -303,10 +303,6 @@ OWN = "[[gate.factory]]\nid = 'x'\n"
         ("batch_size = []", ": batch_size is an empty list"),
         ("batch_size = [1, 2, 1]", ", batch_size: names a value twice: [1, 2, 1]"),
         ("batchsize = 4", ": unknown key 'batchsize'; did you mean batch_size?"),
-        (
-            'compile_mode = "default-folded"\ntask = "train"',
-            ": compile_mode default-folded merges batch norms into weights, and training needs",
-        ),
         ('compile_options = "x"', ": compile_options is 'x', and eager compiles nothing; leave it"),
         (
             'compile_mode = "default"\ncompile_options = "__import__(\'os\')"',

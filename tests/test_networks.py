@@ -312,9 +312,7 @@ def test_tf32_on_a_cpu_is_skipped_with_a_remedy():
         build("resnet18", precision="tf32")
 
 
-@pytest.mark.parametrize(
-    "mode", ["graph", "reduce-overhead", "reduce-overhead-folded", "reduce-overhead-fused"]
-)
+@pytest.mark.parametrize("mode", ["graph", "reduce-overhead"])
 def test_graphs_on_a_cpu_are_skipped(mode):
     with pytest.raises(UnsupportedError, match=f"{mode} records CUDA graphs"):
         build("resnet18", compile_mode=mode)
@@ -349,13 +347,6 @@ def test_batch_norms_may_stay_in_fp32():
     model = built_network(build("resnet18", 64, precision="fp16-bn32")).model
     assert model.bn1.weight.dtype == model.bn1.running_mean.dtype == torch.float32
     assert model.conv1.weight.dtype == torch.float16
-
-
-def test_folded_networks_answer_as_before():
-    workload = build("resnet18", 64, precision="bf16", compile_mode="default-folded")
-    model = built_network(workload).model
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
-    assert next(model.parameters()).dtype == torch.bfloat16
 
 
 @pytest.mark.usefixtures("learning")

@@ -169,10 +169,6 @@ def _network_clash(chosen: Mapping[str, Any]) -> str | None:
     mode, task = chosen["compile_mode"], chosen["task"]
     if chosen["compile_options"] and mode in ("eager", "graph"):
         return f"compile_options is {chosen['compile_options']!r}, and {mode} compiles nothing"
-    if task == "train" and mode.endswith(("-folded", "-fused")):
-        return f"compile_mode {mode} merges batch norms into weights, and training needs them"
-    if mode.endswith("-fused") and chosen["precision"].startswith("amp-"):
-        return f"compile_mode {mode} calls the library itself, where autocast does not reach"
     if task == "train" and chosen["precision"] in QUANTIZED:
         return f"precision {chosen['precision']} is for inference, and the task is train"
     if task == "infer" and chosen["optimizer_every"] > 1:

@@ -21,7 +21,7 @@ from bench_lib.formulas.transformer import (
     Size,
     indivisible,
 )
-from bench_lib.model import GENERATION, PLAIN_MODES, QUANTIZED, TASKS
+from bench_lib.model import COMPILE_MODES, GENERATION, QUANTIZED, TASKS
 
 WORKLOAD = "language_model"
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "amp-bf16", *QUANTIZED)
@@ -37,7 +37,7 @@ def language_axes() -> WorkloadAxes:
             BATCH_SIZE,
             Axis("length", positive("length"), 1024, in_id="{}t".format),
             choice("precision", PRECISIONS, "bf16"),
-            choice("compile_mode", PLAIN_MODES, "eager"),
+            choice("compile_mode", COMPILE_MODES, "eager"),
             quiet("parallel", one_of("parallel", PARALLEL), "ddp"),
             choice("task", (*TASKS, *GENERATION), "train"),
         ),

@@ -27,7 +27,7 @@ from bench_lib.formulas.images import (
     SOURCES,
     own_side,
 )
-from bench_lib.model import PLAIN_MODES, Case, Param
+from bench_lib.model import COMPILE_MODES, Case, Param
 
 WORKERS = 4
 """A loader's processes where a command is not told."""
@@ -45,7 +45,7 @@ def training_axes() -> WorkloadAxes:
             choice("precision", PRECISIONS, "fp32"),
             MEMORY_FORMAT,
             quiet("image_size", count("image_size"), 0, "{}px".format),
-            choice("compile_mode", PLAIN_MODES, "eager"),
+            choice("compile_mode", COMPILE_MODES, "eager"),
             choice("feed", FEEDS),
             optional("workers", count("workers"), "w{}".format),
             quiet("epochs", count("epochs"), 0, "e{}".format),

@@ -17,7 +17,7 @@ from bench_lib.verdict.statistics.change import UNMEASURED
 GRAPHS, NETWORKS, OPERATORS = "graphs", "networks", "operators"
 POWER_BOUND, GEMMS = "power-bound", "large GEMMs"
 IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
-"""Compile modes whose steps are replayed; folded and fused ones, too."""
+"""Compile modes whose steps are replayed."""
 
 
 def family_of(case: Case, *, in_bursts: bool = False, is_measured: bool = True) -> str:
@@ -31,9 +31,7 @@ def family_of(case: Case, *, in_bursts: bool = False, is_measured: bool = True) 
         return GEMMS if case.params.get("op") == "gemm" else POWER_BOUND
     if case.workload == "operator":
         return OPERATORS
-    mode = str(case.params.get("compile_mode"))
-    mode = mode.removesuffix("-folded").removesuffix("-fused")
-    return GRAPHS if mode in IN_GRAPHS else NETWORKS
+    return GRAPHS if case.params.get("compile_mode") in IN_GRAPHS else NETWORKS
 
 
 PROCESSES = {GRAPHS: 0.0004, NETWORKS: 0.0006, OPERATORS: 0.0006}

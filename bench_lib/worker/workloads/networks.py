@@ -18,7 +18,6 @@ from bench_lib.model import (
 )
 from bench_lib.worker.device import layout_of
 from bench_lib.worker.workload import Setting, Workload
-from bench_lib.worker.workloads.compilation import merged, plain_mode
 from bench_lib.worker.workloads.flops import APART, Amount, count, counted
 from bench_lib.worker.workloads.registry import create, create_weightless, networks
 from bench_lib.worker.workloads.steps import (
@@ -90,8 +89,7 @@ class _Images(AnsweringNetwork):
     def __init__(self, spec: _Spec, setting: Setting) -> None:
         super().__init__(spec, setting)
         self.layout = layout_of(spec.memory_format)
-        model, self.warnings = merged(self.twin(), spec.compile_mode, self.device)
-        self.model = stored(model, spec.precision, spec.dtype).to(memory_format=self.layout)
+        self.model = stored(self.twin(), spec.precision, spec.dtype).to(memory_format=self.layout)
         self.input = self._images(spec.batch_size).to(spec.dtype)
         self.input = self.input.contiguous(memory_format=self.layout)
         self.parameters = sum(p.numel() for p in self.model.parameters())
@@ -141,13 +139,6 @@ class _Images(AnsweringNetwork):
         fused = True if self.scaler is not None else None
         weights = self.model.parameters()
         return torch.optim.SGD(weights, lr=LEARNING_RATE, momentum=MOMENTUM, fused=fused)
-
-    def layers(self) -> tuple[nn.Module, Tensor]:
-        spec = self.spec
-        if plain_mode(spec.compile_mode) == spec.compile_mode:
-            return self.model, self.input
-        unmerged = stored(self.twin(), spec.precision, spec.dtype)
-        return unmerged.to(memory_format=self.layout), self.input
 
     def counted(self) -> Amount | None:
         spec = self.spec
