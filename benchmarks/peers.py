@@ -115,13 +115,12 @@ def compare(folder: Path, name: str, rounds: int) -> dict[str, object]:
     """Return what both made of a setting."""
     from bench_lib.micro import program  # noqa: PLC0415 - imports torch, before the forks
 
-    words = SETTINGS[name], SETTINGS[name]
-    their_words, our_words = (side.split() for side in words)
+    words = SETTINGS[name].split()
     rates: dict[str, list[float | None]] = {"theirs": [], "ours": []}
     failed = []
     sides = (
-        ("theirs", lambda: run_rocm(folder, their_words)),
-        ("ours", lambda: program.main(our_words)),
+        ("theirs", lambda: run_rocm(folder, words)),
+        ("ours", lambda: program.main(words)),
     )
     for _ in range(rounds):
         for side, run in sides:
