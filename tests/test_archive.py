@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import duckdb
 import pytest
 from builders import (
     CASE_ID,
@@ -577,9 +578,29 @@ def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, monkeypatch):
     write_run(tmp_path / "history", [record()], now=night(1))
     before = opened(tmp_path / "history").runs()
     (kept,) = (tmp_path / "cache").rglob("history/*.parquet")
-    for damage in (b"", b"{", kept.read_bytes()[:-9]):
+    whole = kept.read_bytes()
+    middle = len(whole) // 3
+    other = tmp_path / "other.parquet"
+    duckdb.execute(f"COPY (SELECT 'a' AS file, 1 AS size) TO '{other}' (FORMAT parquet)")
+    damaged = whole[:4] + b"\xff" * middle + whole[4 + middle :]
+    for damage in (b"", b"{", whole[:-9], damaged, other.read_bytes()):
         kept.write_bytes(damage)
         assert opened(tmp_path / "history").runs() == before
+
+
+def test_an_archive_that_is_open_does_not_follow_its_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "history"
+    write_run(folder, [record()], now=night(1))
+    opened(folder)
+    found = opened(folder)
+    before = found.runs()
+    write_run(folder, [record()], now=night(2))
+    opened(folder)
+    assert found.runs() == before
+    (kept,) = (tmp_path / "cache").rglob("history/*.parquet")
+    kept.unlink()
+    assert (found.runs(), ask(found, "SELECT count(*) FROM points").rows) == (before, [(1,)])
 
 
 def test_many_new_files_are_read_by_several_processes_and_told(tmp_path, monkeypatch):

@@ -156,31 +156,27 @@ class Archive:
     def _read_new(self, progress: Callable[[int, int], None] | None) -> list[str]:
         """Make ``known`` of the cache and the files that it lacks; return what was left out."""
         folder = hashlib.sha256(str(self.folder.resolve()).encode(errors="replace")).hexdigest()
-        path = self._cache = cache_folder() / "history" / f"{folder[:16]}-{KEPT}.parquet"
+        path = cache_folder() / "history" / f"{folder[:16]}-{KEPT}.parquet"
         there = {(file.name, file.bytes, file.modified_ns): file for file in self._files.values()}
-        is_kept = self._has(path)
-        known = set(self._rows("SELECT file, size, modified_ns FROM kept")) if is_kept else set()
-        if is_kept and known == there.keys():
-            self._database.execute("CREATE VIEW known AS FROM kept")
-            return []
+        self._add("known", ROW, [])
+        self._add_kept(path)
+        known = set(self._rows("SELECT file, size, modified_ns FROM known"))
+        if gone := [name for name, *_ in known - there.keys()]:
+            self._rows("DELETE FROM known WHERE file IN (SELECT unnest(?))", [gone])
         new = [file for version, file in there.items() if version not in known]
         rows, left_out = _read(new, progress)
-        self._make("known", ROW, rows)
-        if is_kept:
-            same = [name for name, *_ in known & there.keys()]
-            self._rows("INSERT INTO known FROM kept WHERE file IN (SELECT unnest(?))", [same])
+        self._add("known", ROW, rows)
         if rows:
             self._keep(path)
         return left_out
 
-    def _has(self, path: Path) -> bool:
-        """Make ``kept`` of the cache; returns whether there is one that can be read."""
+    def _add_kept(self, path: Path) -> None:
+        """Add the rows of the cache to ``known``, all or, where it cannot be read, none."""
         with contextlib.suppress(OSError, duckdb.Error):
             files.open_regular(path, kept.MOST_BYTES).close()
-            self._database.execute(f"CREATE VIEW kept AS FROM {quoted(literal(path))}")
+            columns = ", ".join(ROW)
+            self._rows(f"INSERT INTO known SELECT {columns} FROM {quoted(literal(path))}")
             os.utime(path)
-            return True
-        return False
 
     def _keep(self, path: Path) -> None:
         """Write the cache; if that fails, the files are read again next time."""
@@ -191,11 +187,14 @@ class Archive:
             )
             kept.keep(path, files.content(written, kept.MOST_BYTES))
 
-    def _make(self, table: str, columns: Mapping[str, object], rows: Sequence[bytes]) -> None:
-        """Make a table of rows in JSON; a value that does not fit its column is NULL there."""
+    def _add(self, table: str, columns: Mapping[str, object], rows: Sequence[bytes]) -> None:
+        """Add rows in JSON to a table, which is made where there is none.
+
+        A value that does not fit its column is NULL there.
+        """
         shape = quoted(msgspec.json.encode([columns]).decode())
         chosen = f"SELECT unnest(from_json(?, {shape}), max_depth := 2)"
-        self._rows(f"CREATE TABLE {table} AS {chosen}", ["[]"])
+        self._rows(f"CREATE TABLE IF NOT EXISTS {table} AS {chosen}", ["[]"])
         # As one JSON text: row by row takes DuckDB eighty times as long.
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             text = b"[%s]" % b",".join(rows[begin : begin + ROWS_AT_ONCE])
@@ -324,11 +323,11 @@ class Archive:
         """Make the views, and leave the database only the history's files to open, for good."""
         if self._is_locked:
             return
-        self._make("files", FILE, [msgspec.json.encode(_row(file)) for file in self._runs.files])
+        self._add("files", FILE, [msgspec.json.encode(_row(file)) for file in self._runs.files])
         readable = [run for run in self.runs() if self._may_be_read(run)]
         self._database.execute(f"CREATE VIEW read AS {_lines_of(readable)}")
         self._database.execute(VIEWS.read_text())
-        paths = {run.path for run in readable} | {str(self._cache)}
+        paths = {run.path for run in readable}
         allowed = ", ".join(quoted(path) for path in sorted(paths | set(map(literal, paths))))
         scratch = temporary_folder()  # what DuckDB spills is for nobody else to read
         weakref.finalize(self, scratch.cleanup)
