@@ -74,7 +74,14 @@ OURS = {
     "worker/zygote.py": {"os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 384)"},
 }
 """What nobody else may have put there, or what is opened by a name that links may have."""
-NO_FILES = ("engine.open", "held.open", "self.open", "self._sides[name].open", "self.read_bytes")
+NO_FILES = (
+    "directly.open",
+    "engine.open",
+    "held.open",
+    "self.open",
+    "self._sides[name].open",
+    "self.read_bytes",
+)
 """Devices are opened, and bytes of weights are read."""
 
 

@@ -33,7 +33,7 @@ ESSENTIAL = 4
 LEAST_FIRST, LEAST_NAME = 12, 24
 """Characters of a first column that are kept in any case, and of a name that may be cut."""
 _FIGURE = re.compile(
-    r"-?|(?:> )?[+-]?\d\S*(?: [kMG])?(?: [^\s,]+)?(?: to [+-]?\d\S*(?: [^\s,]+)?)?"
+    r"-?|(?:> )?[+-]?\d\S*(?: [kMG])?(?: [^\s,]+)?(?: (?:to|→) [+-]?\d\S*(?: [^\s,]+)?)?"
 )
 """A cell of a column of figures: a number, a range, or nothing, and not a sentence."""
 
