@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from builders import make_case, make_measurement
-from processes import ON_THE_CPU, TORCH_ALONE
+from processes import ON_THE_CPU, TORCH_ALONE, fresh_context
 
 from bench_lib.engine import commands
 from bench_lib.launch.faults import CaseFault
-from bench_lib.model import Fault
+from bench_lib.launch.zygote import Zygote
+from bench_lib.model import Case, Fault
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.command import VARIABLE, CommandError, command
 
@@ -146,6 +147,19 @@ def test_a_result_from_before_the_first_run_is_no_figure(tmp_path):
         pytest.raises(CommandError, match=r"the client wrote no r\.json"),
     ):
         workload.step()
+
+
+def test_a_command_that_outlives_its_cases_time_limit_leaves_nothing(words, tmp_path):
+    before, started = started_by_cases(), tmp_path / "child"
+    params = {**words, "client": "{python} -c 'import time; time.sleep(600)'"}
+    case = Case("echo", "bench_lib.worker.workloads.command:command", params, time_limit_s=3.0)
+    environment = {**ON_THE_CPU, **TORCH_ALONE, "CHILD": str(started)}
+    with Zygote(environment=environment) as zygote, fresh_context(zygote) as context:
+        with pytest.raises(CaseFault) as raised:
+            context.measure(case)
+        assert raised.value.fault.kind == "time limit"
+        assert started.exists()
+        assert all_gone(before)
 
 
 @pytest.mark.parametrize(

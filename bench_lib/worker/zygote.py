@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from bench_lib.launch.launchers import Placement
-from bench_lib.launch.started import die_with_parent
+from bench_lib.launch.started import die_with_parent, signal_all
 from bench_lib.launch.wire import (
     END,
     LOGS_VARIABLE,
@@ -46,6 +46,8 @@ LOOK_S = 0.02
 STACK_S = 2.0
 """How long a process that has to end may take to leave its stack."""
 GPU = 0
+CONTEXT = "BENCH_LIB_CONTEXT"
+"""Names a context in the environment of all that it starts, in whichever session."""
 
 
 @contextlib.contextmanager
@@ -242,6 +244,7 @@ def _reap(connection: Connection, children: set[int]) -> None:
         pid = ended.si_pid
         if pid in children:
             end(pid)  # its group, before waitpid gives its number to whoever comes next
+            signal_all(CONTEXT, _mark(pid), signal.SIGKILL)  # what has a session of its own
         _, status = os.waitpid(pid, 0)
         if pid in children:
             children.discard(pid)
@@ -256,6 +259,10 @@ def end(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def _mark(pid: int) -> Path:
+    return Path(os.environ[LOGS_VARIABLE], str(pid))
+
+
 def _become_context(inherited: Connection, name: str) -> NoReturn:
     code = 1
     try:
@@ -264,6 +271,7 @@ def _become_context(inherited: Connection, name: str) -> NoReturn:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         inherited.close()
+        os.environ[CONTEXT] = str(_mark(os.getpid()))
         log = Path(os.environ[LOGS_VARIABLE], f"{name}.log")
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, 1)
