@@ -253,6 +253,25 @@ def test_shared_workers_are_joined_by_who_would_start_the_same(monkeypatch, tmp_
     assert made == ([] if change else [{"joins": ("folder", 7)}])
 
 
+def test_devices_that_are_used_at_once_have_cores_of_their_own(monkeypatch):
+    threads = {0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5", 2: "2,6", 6: "2,6", 3: None}
+
+    def text(path):
+        return threads[int(path.parts[-3].removeprefix("cpu"))]
+
+    kept = []
+    monkeypatch.setattr(module_of_processes.sysfs, "text", text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(threads))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _pid, cpus: kept.append(set(cpus)))
+    for number in range(2):
+        with module_of_processes.on_part_of_cpus(number, 2):
+            pass
+    assert kept == [{0, 4, 1}, set(threads), {5, 2, 6, 3}, set(threads)]
+    with module_of_processes.on_part_of_cpus(0, 8):
+        assert kept.pop() == set(threads)  # more devices than CPUs
+    assert kept.pop() == set(threads)
+
+
 def test_ctrl_c_while_the_program_is_started_leaves_nothing_open(tmp_path, monkeypatch):
     opened = []
     create = module.socket.socket

@@ -6,13 +6,16 @@ import contextlib
 import hashlib
 import math
 import os
+import re
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bench_lib import backends
+from bench_lib.backends import sysfs
 from bench_lib.engine.settings import Side
 from bench_lib.environment import fingerprint
 from bench_lib.launch import environments
@@ -49,6 +52,29 @@ def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Z
         folder=side.folder,
         is_shared=is_shared,
     )
+
+
+@contextlib.contextmanager
+def on_part_of_cpus(number: int, of: int) -> Iterator[None]:
+    """Have what starts here keep to one of so many parts of the CPUs, each of whole cores.
+
+    Otherwise the compiler's processes for one device take the CPUs from the process that issues
+    another device's work: unchanged cases were up to 3.5% slower (2 x H100, 2026-11-27).
+    """
+    ours = os.sched_getaffinity(0)
+    cpus = sorted(ours, key=lambda cpu: (_first_of_core(cpu), cpu))
+    part = cpus[len(cpus) * number // of : len(cpus) * (number + 1) // of]
+    os.sched_setaffinity(0, part or ours)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, ours)
+
+
+def _first_of_core(cpu: int) -> int:
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    threads = sysfs.text(path) or str(cpu)
+    return int(re.split("[,-]", threads)[0])
 
 
 Told = tuple[str, int, str]

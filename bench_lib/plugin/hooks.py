@@ -77,7 +77,8 @@ def pytest_configure_node(node: Any) -> None:
     """Tell a starting xdist worker its device, and how to join the processes that measure there."""
     if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
         node.workerinput[devices.DEVICE] = index = assignment.take(node.gateway.id)
-        node.workerinput[devices.WORKERS] = node.config.stash[SELECTION].share(index)
+        told = node.config.stash[SELECTION].share(index, assignment.count)
+        node.workerinput[devices.WORKERS] = told
 
 
 @pytest.hookimpl(optionalhook=True)

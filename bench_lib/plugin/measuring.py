@@ -15,7 +15,7 @@ from bench_lib import formats
 from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace, ProgressLines
-from bench_lib.engine.processes import Told
+from bench_lib.engine.processes import Told, on_part_of_cpus
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
@@ -75,14 +75,16 @@ class PerfSession(Selection):
         told = self.config.workerinput.get(WORKERS) if self.is_worker else None  # type: ignore[attr-defined]  # xdist's
         return Engine(self.device(), own, told)
 
-    def share(self, index: int) -> dict[str, Told]:
+    def share(self, index: int, of: int = 1) -> dict[str, Told]:
         """Start the processes that measure on a device; return how another process joins them.
 
-        They import what they need while pytest and xdist prepare the run.
+        They import what they need while pytest and xdist prepare the run, and keep to the CPUs of
+        one of so many devices.
         """
         names = ("setupplan", "setuponly")  # each of a plugin that a user may leave out
         measures = not any(self.config.getoption(name, default=False) for name in names)
-        return self.engine.share(self.devices[index]) if measures else {}
+        with on_part_of_cpus(index, of):
+            return self.engine.share(self.devices[index]) if measures else {}
 
     @property
     def suite(self) -> Suite | None:
