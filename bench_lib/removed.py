@@ -43,7 +43,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("pytest", "--perf-launcher"): "-o perf_launcher=WORDS, or BENCH_LIB_LAUNCHER",
     ("pytest", "--perf-lock-wait"): "-o perf_lock_wait=SECONDS",
     ("pytest", "--perf-over-nights"): "-o perf_over_nights=tell, fail or off",
-    ("pytest", "--perf-tune"): "-o perf_tune=true",
+    ("pytest", "--perf-tune"): "MIOPEN_FIND_ENFORCE=3 pytest ..., once",
     ("report", "--comment"): _COMMENT,
     ("report", "--on-change"): _COMMENT,
     ("report", "--notify"): _POST,

@@ -1,4 +1,4 @@
-"""Cold caches and a tuned database: in the worker, and what is judged and kept of them."""
+"""Cold caches: in the worker, and what is judged of them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ from builders import (
 from judging import verdicts_of
 from standins.worker import Contexts, gpus, held
 
-from bench_lib.backends.folders import searched
 from bench_lib.cases.axes import cold
-from bench_lib.engine.settings import Settings
-from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.environment.fingerprint import caches as found
 from bench_lib.launch.ranks import FOLDER_VARIABLE
 from bench_lib.launch.wire import LOGS_VARIABLE
-from bench_lib.model import Fault, Launch, Limits, Status, UserError
-from bench_lib.storage import history
+from bench_lib.model import Launch, Limits, Status, UserError
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.caches import make_inductor_folder
@@ -174,14 +170,6 @@ def test_a_folder_of_compiled_code_that_the_user_names_is_theirs(inductors, monk
     assert not inductors.exists()
 
 
-def test_searching_leaves_what_the_user_says_of_it(monkeypatch):
-    monkeypatch.setenv("MIOPEN_FIND_ENFORCE", "4")
-    monkeypatch.delenv("MIOPEN_FIND_MODE", raising=False)
-    with caches.searching():
-        assert (os.environ["MIOPEN_FIND_ENFORCE"], os.environ["MIOPEN_FIND_MODE"]) == ("4", "1")
-    assert "MIOPEN_FIND_MODE" not in os.environ
-
-
 def test_inductor_compiles_into_the_cold_folder(monkeypatch):
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
@@ -249,64 +237,6 @@ def test_the_time_to_the_first_step_is_judged_by_chance(change, processes, statu
     assert (verdict.status, verdict.unit, verdict.tolerance) == (status, "s", 0.1)
     assert first_step([make_process()], old) == []
     assert first_step(old, [make_process()]) == []
-
-
-# --- tuning --------------------------------------------------------------------------------
-
-
-def test_a_case_is_tuned_in_a_context_of_its_own_before_it_is_measured(
-    bench, workers, monkeypatch, tmp_path
-):
-    states = iter(["cold", "warm, 41 entries, 0123456789ab"])
-    found = lambda *told: {} if told else {"miopen": next(states)}  # noqa: E731
-    monkeypatch.setattr("bench_lib.environment.fingerprint.caches", found)
-    said = []
-    one = bench(tune=True, say=said.append)
-    (outcome,) = one.measure(make_case(id="a"))
-    words = "cold before, warm, 41 entries, 0123456789ab after"
-    assert outcome.tuned.startswith(words)
-    assert searched("miopen") in outcome.environment.caches
-    assert said == [f"a: MIOpen's database: {outcome.tuned}"]
-    assert workers.log == [
-        *("fork context-1", "context-1 tunes a", "end context-1", "fork context-2", "context-2 a")
-    ]
-    known = Baselines(tmp_path / "baselines")
-    run = Suite(tmp_path / "history", known, DEVICE, settings=Settings())
-    run.note(outcome, None)
-    run.writer.close()
-    assert history.read(run.writer.path).tuned == {"a": outcome.tuned}
-
-
-@pytest.mark.parametrize(
-    ("trouble", "words"),
-    [
-        ("MIOpen is for AMD GPUs", "not tuned: MIOpen is for AMD GPUs"),
-        (Fault("out of memory", "HIP out of memory", "tune"), "not tuned: out of memory: HIP out"),
-    ],
-)
-def test_what_cannot_be_tuned_is_measured_all_the_same(bench, workers, trouble, words):
-    workers.tuning = {"a": trouble}
-    said = []
-    (outcome,) = bench(tune=True, say=said.append).measure(make_case(id="a"))
-    assert outcome.tuned.startswith(words)
-    assert words in said[0]
-    assert outcome.attempts[-1].measurement is not None
-    assert workers.alive == {"context-2"}
-
-
-def test_nothing_is_tuned_unless_asked_for(bench):
-    assert bench().measure(make_case(id="a"))[0].tuned == ""
-
-
-@pytest.mark.skipif(torch.version.hip is not None, reason="this torch is AMD's")
-def test_a_torch_for_others_has_nothing_to_tune():
-    import dataclasses
-
-    from bench_lib.worker.context import MeasuringContext, answer, tuned
-
-    context = MeasuringContext(Setting(torch.device("cpu")), Clock(), "c")
-    answered = answer(dataclasses.asdict(make_case()), context, tuned)
-    assert answered == {"skipped": "MIOpen is for AMD GPUs, and this torch is built for others"}
 
 
 # --- looking into --------------------------------------------------------------------------

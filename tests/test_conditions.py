@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from builders import make_case, make_environment, make_hardware
 
-from bench_lib.backends.folders import searched
 from bench_lib.cases.axes import cold
 from bench_lib.storage.acceptance import conditions_of
 
@@ -70,5 +68,3 @@ def test_cold_caches_are_a_condition_and_the_users_own_are_none() -> None:
     assert conditions_of(cold(make_case()), device, environment)["caches"] == "cold"
     assert "miopen_cache" not in conditions_of(cold(make_case()), device, environment)
     assert conditions_of(make_case(), device, environment)["miopen_cache"] == "warm"
-    tuned = replace(environment, caches={**environment.caches, searched("miopen"): "x"})
-    assert conditions_of(make_case(), device, tuned)["miopen_cache"] == "tuned"

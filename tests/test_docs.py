@@ -72,7 +72,7 @@ def test_what_says_nothing_of_itself_is_named(reference, monkeypatch, command, n
 def test_every_variable_that_the_program_reads_is_on_its_page():
     own = {
         f"BENCH_LIB_{name}"
-        for name in ("ADDRESS", "COMMAND", "LOGS", "RANKS", "STARTER", "LAUNCHED")
+        for name in ("ADDRESS", "COMMAND", "CONTEXT", "LOGS", "RANKS", "STARTER", "LAUNCHED")
     }
     paths = set((ROOT / "bench_lib").rglob("*.py")) - {ROOT / "bench_lib" / "removed.py"}
     source = "".join(path.read_text() for path in paths)

@@ -120,15 +120,6 @@ def test_the_end_of_a_run_counts_what_became_of_its_cases(tmp_path):
     assert (line["counts"], line["exit_status"]) == ({"OK": 2, "REGRESSED": 1}, 1)
 
 
-def test_what_tuning_did_to_a_database_is_kept_by_case(tmp_path):
-    writer = Writer(tmp_path, "mi300x")
-    writer.tuned(CASE_ID, "none, then 41 entries")
-    writer.close()
-    (line,) = lines_of(writer.path)
-    assert line["kind"] == "tuned"
-    assert read(writer.path).tuned == {CASE_ID: "none, then 41 entries"}
-
-
 def test_today_is_the_day_in_greenwich(monkeypatch):
     asked = []
 

@@ -315,19 +315,6 @@ def test_all_of_the_shipped_matrix_can_be_measured_with_cold_caches(monkeypatch)
         assert len({case.id for case in cases}) == len(cases)
 
 
-def test_tuning_is_for_amd_and_said_so(suite):
-    result = suite()("-o", "perf_tune=true")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*perf_tune fills MIOpen's database, which is for AMD; here is*"])
-
-
-def test_tuning_is_done_case_by_case_and_kept(suite, pytester):
-    result = suite(devices="gpus(1)")("-o", "perf_tune=true", "--perf-tier", "smoke")
-    result.assert_outcomes(passed=2)
-    (kept,) = runs_in(pytester)
-    assert list(kept.tuned) == ["alpha", "beta"]
-
-
 def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suite, pytester):
     fast = [0.01] * 20
     run = suite(f"{{'alpha': [{fast}], 'beta': [{[0.0102] * 20}, {fast}]}}")

@@ -105,8 +105,6 @@ class Backend(Protocol):
     """The text of ``bench-lib env`` for a field of Environment that could not be read."""
     caches_named: Sequence[str] = ()
     """The caches that only its devices use."""
-    tuned_cache: str = ""
-    """The cache that ``perf_tune`` fills; empty if there is nothing to fill."""
     is_measured: bool = False
     """Whether the constants that were measured on an H200 may decide on its devices."""
     untried: str = ""

@@ -15,11 +15,6 @@ MOST_FILES = 10_000
 COLD = "cold"
 
 
-def searched(cache: str) -> str:
-    """Name what stands among the caches of a run that filled `cache` before it measured."""
-    return f"{cache} search"
-
-
 def place(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
     """Return the folder that a variable names, or else the usual one; ``~`` is HOME."""
     home = environ.get("HOME") or "/"

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 
 from bench_lib import backends
-from bench_lib.backends.folders import searched
 from bench_lib.engine import commands
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.processes import (
@@ -60,7 +59,6 @@ from bench_lib.verdict import validity
 
 MOST_LOST = 5
 """A GPU that is reset is back after some cases; one that is gone for more of them ends the run."""
-TUNING_LIMIT_S = 3600.0
 """A search through all kernels of a network takes minutes, the first time on a GPU more."""
 SETTLED_S = 2.0
 """After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
@@ -149,7 +147,6 @@ class HeldDevice:
         """
         self.watch()
         is_needed = not self._positions and not self._settings.reference_is_optional
-        tuned = self._tune(case) if self._settings.tune else ""
         outcomes: dict[str, Outcome] = {}
         asked = PLAIN
         for process in range(self._settings.processes):
@@ -165,7 +162,6 @@ class HeldDevice:
                 break
             if any(map(is_checked, own.attempts)):
                 asked = _without_numerics(asked)
-        outcomes[self._candidate] = replace(own, tuned=tuned)
         return list(outcomes.values())
 
     def glance(self, case: Case) -> Outcome:
@@ -716,31 +712,8 @@ class HeldDevice:
             return replace(known, rocm=None, libraries={}, caches={})
         environ = {**os.environ, **side.environment}
         described = fingerprint.collect(environ=environ, told=told, cwd=side.folder)
-        if self._settings.tune:
-            search = searched(backends.of(self.device).tuned_cache)
-            filled = {**described.caches, search: "searched first"}
-            described = replace(described, caches=filled)
         name = launchers.name_of(self._settings.launcher, environ)
         return launchers.noted_in(described, name)
-
-    def _tune(self, case: Case) -> str:
-        """Have MIOpen search, in a process that ends with it; say what became of its database."""
-        cache = backends.of(self.device).tuned_cache
-        before, begin = fingerprint.caches().get(cache, "unknown"), time.monotonic()
-        process = self._fork()
-        words = ""
-        try:
-            process.tune(replace(case, time_limit_s=max(case.time_limit_s, TUNING_LIMIT_S)))
-        except CaseSkipped as reason:
-            words = f"not tuned: {reason}; "
-        except CaseFault as error:
-            words = f"not tuned: {error.fault.kind}: {error.fault.message}; "
-        finally:
-            process.close()
-        after = fingerprint.caches().get(cache, "unknown")
-        words += f"{before} before, {after} after {time.monotonic() - begin:.1f} s"
-        self._settings.say(f"{case.id}: MIOpen's database: {words}")
-        return words
 
     # ---- several ranks --------------------------------------------------------------------
 

@@ -25,8 +25,6 @@ class Outcome:
     attempts: list[Attempt]
     environment: Environment
     hardware: Hardware
-    tuned: str = ""
-    """The result of filling MIOpen's database before the case, if that was asked for."""
     side: str = ""
 
     @property
@@ -133,8 +131,6 @@ class Settings:
     """Longest wait, in seconds, for a device that somebody else uses."""
     launcher: str | None = None
     """Starts the ranks of a case; None takes what BENCH_LIB_LAUNCHER names."""
-    tune: bool = False
-    """Have MIOpen search for a case's kernels before the case is measured."""
     kernels: str = "auto"
     """The cases whose kernels are profiled in the end: ``all``, ``none``, or ``auto`` for cases
     that changed and cases without a baseline."""

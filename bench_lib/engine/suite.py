@@ -112,8 +112,6 @@ class Suite:
         known = self._environments.setdefault(name, outcome.environment)
         outcome = replace(outcome, environment=known)
         case_id = outcome.case.id
-        if outcome.tuned:
-            self.writer.tuned(case_id, outcome.tuned)
         record = self.records.setdefault(case_id, Record(outcome.case, nodeid))
         self._outcomes[case_id] = outcome
         self.began.setdefault(case_id, outcome.environment)

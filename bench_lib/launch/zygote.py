@@ -67,7 +67,7 @@ SAME_KIND = 0.045
 
 
 Joint = tuple[str, int]
-Answer = TypeVar("Answer", Measurement, KernelTable, bool)
+Answer = TypeVar("Answer", Measurement, KernelTable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,10 +155,6 @@ class WorkerProcess:
         Raises as ``measure`` does.
         """
         return self._answer("profile", case, "kernels", KernelTable)
-
-    def tune(self, case: Case) -> None:
-        """Have MIOpen search for the kernels of a case; raises as ``measure`` does."""
-        self._answer("tune", case, "tuned", bool)
 
     def _answer(
         self,

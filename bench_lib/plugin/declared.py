@@ -109,13 +109,6 @@ def _add_settings(parser: pytest.Parser) -> None:
         default=False,
     )
     parser.addini(
-        "perf_tune",
-        "AMD: let MIOpen search for each case's kernels before it is measured, and keep its "
-        "database",
-        type="bool",
-        default=False,
-    )
-    parser.addini(
         "perf_launcher",
         "program that starts cases of several ranks: torchrun, mpirun or srun, with options such "
         "as srun -p gpu (default: BENCH_LIB_LAUNCHER, or torchrun)",

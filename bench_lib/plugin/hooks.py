@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bench_lib import backends
 from bench_lib.cases.axes import MatrixError
 from bench_lib.cases.matrix import cases_of
 from bench_lib.launch.faults import LaunchError
@@ -34,15 +33,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Stopper(session), "bench_lib.stopper")
     for name in MARKERS:
         config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
-    if session.options.settings.tune and session.options.cold:
-        raise pytest.UsageError(
-            "perf_tune fills a database that perf_cold does not read; set one of them"
-        )
-    if session.options.settings.tune and not backends.of(session.devices[0]).tuned_cache:
-        here = session.devices[0].key
-        raise pytest.UsageError(
-            f"perf_tune fills MIOpen's database, which is for AMD; here is {here}"
-        )
     if session.options.asked_for and getattr(config.option, "tx", None):
         devices.refuse_too_many(config, session.devices)
         config.option.benchmark_disable = True

@@ -73,7 +73,6 @@ def read_options(config: pytest.Config) -> PluginOptions:
         cool_s=_number(config, "perf_cool"),
         kernels=_choice(config, "perf_kernels", ("auto", "all", "none")),
         over_nights=_choice(config, "perf_over_nights", ("fail", "tell", "off")),
-        tune=_flag(config, "perf_tune"),
         any_clock=_flag(config, "perf_any_clock"),
         launcher=_launcher(config),
         sides={"": Side()} if reference is None else {"": Side(), REFERENCE: reference},

@@ -107,10 +107,6 @@ class Writer:
         """Note one try at a case."""
         self._write("attempt", case=case, nodeid=nodeid, attempt=attempt)
 
-    def tuned(self, case_id: str, database: str) -> None:
-        """Note what tuning did to MIOpen's database before a case was measured."""
-        self._write("tuned", case_id=case_id, database=database)
-
     def kernels(self, case_id: str, kernels: KernelTable) -> None:
         """Note what a look into a case's step found."""
         self._write("kernels", case_id=case_id, kernels=kernels)
@@ -210,8 +206,6 @@ class Run:
     environments: dict[str, Environment] = field(default_factory=dict)
     hardware: list[Hardware] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
-    tuned: dict[str, str] = field(default_factory=dict)
-    """By case, what became of MIOpen's database, where it was filled first."""
     slow_downs: list[SlowDown] = field(default_factory=list)
     """Slow-downs that several nights showed together, as of this run."""
     problems: list[str] = field(default_factory=list)
@@ -309,8 +303,6 @@ def fold(run: Run, line: lines.Line | str) -> None:
         case lines.AttemptLine():
             record = run.records.setdefault(line.case.id, Record(line.case, line.nodeid))
             record.attempts.append(line.attempt)
-        case lines.TunedLine():
-            run.tuned[line.case_id] = line.database
         case lines.KernelsLine():
             old = run.records[line.case_id]
             run.records[line.case_id] = replace(old, kernels=line.kernels)

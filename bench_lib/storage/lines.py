@@ -68,13 +68,6 @@ class AttemptLine(Line, kw_only=True):
     nodeid: str | None = None
 
 
-class TunedLine(Line, kw_only=True):
-    """The effect of tuning on MIOpen's database before a case was measured."""
-
-    case_id: str
-    database: str
-
-
 class KernelsLine(Line, kw_only=True):
     """The kernels of a case's step by a profile."""
 
@@ -157,7 +150,6 @@ _later = msgspec.json.Decoder(LaterLine)
 _known: dict[str | None, msgspec.json.Decoder[Any]] = {
     "environment": msgspec.json.Decoder(EnvironmentLine),
     "attempt": msgspec.json.Decoder(AttemptLine),
-    "tuned": msgspec.json.Decoder(TunedLine),
     "kernels": msgspec.json.Decoder(KernelsLine),
     "verdict": msgspec.json.Decoder(VerdictLine, dec_hook=finding),
     "slowdown": msgspec.json.Decoder(SlowDownLine),

@@ -1,4 +1,4 @@
-"""Caches of compilers and of MIOpen: empty ones, ones apart, and MIOpen's database filled."""
+"""Caches of compilers and of MIOpen: empty ones, and ones apart."""
 
 from __future__ import annotations
 
@@ -32,9 +32,6 @@ FOLDERS = {
 The driver's own cache is not among them: it is opened with the device."""
 COMPILERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """Those of torch.compile."""
-TUNING = {"MIOPEN_FIND_ENFORCE": "3", "MIOPEN_FIND_MODE": "1"}
-"""Search for every convolution that is not in the database yet, among all solvers
-(MIOpen's documentation, "Find and immediate mode")."""
 RUNNERS = (LOGS_VARIABLE, "BENCH_LIB_RANKS")
 """Variables that name the folder of our runner, who removes it where we are killed."""
 UNUSED_S = 3 * 86_400.0
@@ -88,11 +85,6 @@ def _remove_unused(folder: Path) -> None:
 
 def _in(folder: Path, names: Collection[str]) -> contextlib.AbstractContextManager[None]:
     return told({name: str(folder / FOLDERS[name]) for name in names})
-
-
-def searching() -> contextlib.AbstractContextManager[None]:
-    """Have MIOpen search for unknown kernels; the user's own setting stands."""
-    return told({name: value for name, value in TUNING.items() if name not in os.environ})
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from bench_lib.formulas.arithmetic import operations as operations_of
 from bench_lib.launch.cache import NO_ROOM
 from bench_lib.launch.wire import ClosedError, connect, decode_case
 from bench_lib.model import Bursts, Case, Kernel, KernelTable
-from bench_lib.worker import caches, profiling
+from bench_lib.worker import profiling
 from bench_lib.worker.arithmetic import WrongArithmeticError, prove
 from bench_lib.worker.bursts import calibrate
 from bench_lib.worker.clock import clock_of
@@ -122,22 +122,6 @@ def calibrated(context: MeasuringContext) -> dict[str, Any]:
     return {"calibrated": dataclasses.asdict(found)}
 
 
-def tuned(case: Case, context: MeasuringContext) -> dict[str, Any]:
-    """Take two of a case's steps while MIOpen searches for the best kernels of each.
-
-    Raises UnsupportedError where torch has no MIOpen.
-    """
-    if torch.version.hip is None:
-        raise UnsupportedError("MIOpen is for AMD GPUs, and this torch is built for others")
-    with cleaned(context), caches.searching():
-        context.phase("tune")
-        with contextlib.closing(build(case, context.setting)) as workload:
-            for _ in range(2):
-                workload.step()
-            context.clock.synchronize()
-    return {"tuned": True}
-
-
 def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
     """Return what the device does in one of a case's steps as a message's part."""
     with cleaned(context):
@@ -150,7 +134,7 @@ def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
     return {"kernels": dataclasses.asdict(KernelTable(seen.source, n, kernels, busy_s))}
 
 
-LOOKS = {"measure": measured, "profile": kernels_of, "tune": tuned}
+LOOKS = {"measure": measured, "profile": kernels_of}
 """By order, the look at its case."""
 
 

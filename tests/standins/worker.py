@@ -85,8 +85,6 @@ class Contexts:
         self.no_turns = False
         self.known: list[set[str]] = []
         """What nobody had to find out again, by measurement."""
-        self.tuning: dict[str, str | Fault] = {}
-        """Why a case cannot be tuned; all others can."""
         self.compiled: set[str] = set()
         self.drawn: dict[str, Draw] = {}
         """What the compiler chooses for a case, if not what it is handed."""
@@ -152,15 +150,6 @@ class Context:
     def calibrate(self) -> Calibration:
         """Never slow down."""
         return Calibration(None, 0.0)
-
-    def tune(self, case: Case) -> None:
-        """Search, or be unable to."""
-        self.contexts.log.append(f"{self.name} tunes {case.id}")
-        found = self.contexts.tuning.get(case.id)
-        if isinstance(found, Fault):
-            raise CaseFault(found)
-        if isinstance(found, str):
-            raise CaseSkipped(found)
 
     def profile(self, case: Case) -> KernelTable:
         """Give the script's kernels of this case."""

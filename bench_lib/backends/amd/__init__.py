@@ -38,7 +38,6 @@ class AMD(Backend):
     )
     unknown = {**Backend.unknown, "rocm": "not found"}
     caches_named = (machine.MIOPEN, "miopen kernels")
-    tuned_cache = machine.MIOPEN
     checks_processes = True
     untried = (
         "No AMD Instinct has run this suite yet. It follows the sources of the kernel and of ROCm, "

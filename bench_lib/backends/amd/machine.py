@@ -30,7 +30,6 @@ from bench_lib.backends.folders import (
     entries,
     hashed,
     place,
-    searched,
     state,
     state_of,
     walk,
@@ -152,11 +151,10 @@ def _network_of_home(environ: Mapping[str, str]) -> str | None:
 
 
 def conditions(filled: Mapping[str, str]) -> dict[str, str]:
-    """Return whether the database was cold, warm or tuned, by the caches that a run found."""
+    """Return whether the database was cold or warm, by the caches that a run found."""
     if MIOPEN not in filled:
         return {}
-    is_tuned = searched(MIOPEN) in filled
-    return {"miopen_cache": "tuned" if is_tuned else state_of(filled[MIOPEN])}
+    return {"miopen_cache": state_of(filled[MIOPEN])}
 
 
 # --- whether they can be measured --------------------------------------------------------
