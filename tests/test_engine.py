@@ -337,7 +337,7 @@ class Shared(Contexts):
 def sharing(monkeypatch):
     shared = {}
 
-    def share(_side, device):
+    def share(_side, device, _part):
         shared[device.index] = Shared({}, device)
         return shared[device.index], ("folder", device.index, "digest")
 

@@ -837,7 +837,8 @@ class Shared(scripted.Contexts):
     def close(self):
         note("closed", self.device.index)
 
-def share(_side, device):
+def share(_side, device, part):
+    assert part == (device.index, len(DEVICES))
     return Shared({}, device), (str(device.index), 1, engine.processes._inherited())
 
 def joined(told):

@@ -264,10 +264,10 @@ def test_devices_that_are_used_at_once_have_cores_of_their_own(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(threads))
     monkeypatch.setattr(os, "sched_setaffinity", lambda _pid, cpus: kept.append(set(cpus)))
     for number in range(2):
-        with module_of_processes.on_part_of_cpus(number, 2):
+        with module_of_processes.on_part_of_cpus((number, 2)):
             pass
     assert kept == [{0, 4, 1}, set(threads), {5, 2, 6, 3}, set(threads)]
-    with module_of_processes.on_part_of_cpus(0, 8):
+    with module_of_processes.on_part_of_cpus((0, 8)):
         assert kept.pop() == set(threads)  # more devices than CPUs
     assert kept.pop() == set(threads)
 

@@ -17,7 +17,7 @@ from bench_lib import backends
 from bench_lib.engine import looks, processes
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.processes import Told
+from bench_lib.engine.processes import CpuPart, Told
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING, Outcome, Settings, nodeid_of
 from bench_lib.engine.sides import place, problem_of
 from bench_lib.engine.suite import Baselines, Suite, fails
@@ -139,18 +139,18 @@ class Engine:
             self._held = self._hold(self.device)
         return self._held
 
-    def share(self, device: Hardware) -> dict[str, Told]:
+    def share(self, device: Hardware, part: CpuPart = (0, 1)) -> dict[str, Told]:
         """Start workers for whoever holds the device: another process of this run, or this one.
 
-        They import what they need and open no device before.  Returns by side all that another
-        process has to be told to join them; of those that do not start, who holds the device finds
-        out.
+        They import what they need, keep to a part of the CPUs, and open no device before.  Returns
+        by side all that another process has to be told to join them; of those that do not start,
+        who holds the device finds out.
         """
         at = place(device)
         for name, side in self.settings.sides.items():
             if (at, name) not in self._shared and not side.command_prefix:
                 with contextlib.suppress(LaunchError):
-                    self._shared[at, name] = processes.share(side, device)
+                    self._shared[at, name] = processes.share(side, device, part)
         return {name: told for (there, name), (_, told) in self._shared.items() if there == at}
 
     def unshare(self, device: Hardware) -> None:

@@ -54,17 +54,21 @@ def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Z
     )
 
 
+CpuPart = tuple[int, int]
+"""The number of a part, from 0, and how many there are."""
+
+
 @contextlib.contextmanager
-def on_part_of_cpus(number: int, of: int) -> Iterator[None]:
-    """Have what starts here keep to one of so many parts of the CPUs, each of whole cores.
+def on_part_of_cpus(part: CpuPart) -> Iterator[None]:
+    """Have what starts here keep to a part of the CPUs, of whole cores.
 
     Otherwise the compiler's processes for one device take the CPUs from the process that issues
     another device's work: unchanged cases were up to 3.5% slower (2 x H100, 2026-11-27).
     """
-    ours = os.sched_getaffinity(0)
+    (number, of), ours = part, os.sched_getaffinity(0)
     cpus = sorted(ours, key=lambda cpu: (_first_of_core(cpu), cpu))
-    part = cpus[len(cpus) * number // of : len(cpus) * (number + 1) // of]
-    os.sched_setaffinity(0, part or ours)
+    chosen = cpus[len(cpus) * number // of : len(cpus) * (number + 1) // of]
+    os.sched_setaffinity(0, chosen or ours)
     try:
         yield
     finally:
@@ -81,12 +85,13 @@ Told = tuple[str, int, str]
 """All that another process has to be told to join workers."""
 
 
-def share(side: Side, device: Hardware) -> tuple[Zygote, Told]:
+def share(side: Side, device: Hardware, part: CpuPart = (0, 1)) -> tuple[Zygote, Told]:
     """Start workers that other processes may join; until somebody forks they open no device.
 
-    Raises LaunchError.
+    They keep to that part of the CPUs.  Raises LaunchError.
     """
-    zygote = start_workers(side, device, is_shared=True)
+    with on_part_of_cpus(part):
+        zygote = start_workers(side, device, is_shared=True)
     return zygote, (*zygote.joint, _inherited())
 
 

@@ -15,7 +15,7 @@ from bench_lib import formats
 from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace, ProgressLines
-from bench_lib.engine.processes import Told, on_part_of_cpus
+from bench_lib.engine.processes import Told
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
@@ -83,8 +83,7 @@ class PerfSession(Selection):
         """
         names = ("setupplan", "setuponly")  # each of a plugin that a user may leave out
         measures = not any(self.config.getoption(name, default=False) for name in names)
-        with on_part_of_cpus(index, of):
-            return self.engine.share(self.devices[index]) if measures else {}
+        return self.engine.share(self.devices[index], (index, of)) if measures else {}
 
     @property
     def suite(self) -> Suite | None:
