@@ -26,6 +26,9 @@ _POST = "--json and a workflow step that posts (docs/ci.md)"
 _IMAGES = "compare two images with --prefix-a and --prefix-b of bench-lib ab"
 OPTIONS: dict[tuple[str, str], str] = {
     ("baseline quarantine", "--history"): "--unknown takes a case that only a run knows",
+    ("exercise", "--compile-options"): "compile_options in the matrix",
+    ("exercise", "--price-per-hour"): "divide the price by the throughput",
+    ("exercise", "--resolution"): "the largest batch is known to 1%",
     ("exercise depth", "--networks"): "bench-lib exercise depth NETWORK,NETWORK",
     ("history export", "--csv"): "--format csv",
     ("history export", "--github-action-benchmark"): (

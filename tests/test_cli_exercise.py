@@ -17,16 +17,13 @@ from builders import (
     the_run,
 )
 from command import Printed, ran
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from standins.worker import gpus, held_class
 
 import bench_lib
 from bench_lib.cases.matrix import read_matrix, tables
 from bench_lib.engine.engine import Engine
-from bench_lib.model import PRECISIONS, Numerics
+from bench_lib.model import Numerics
 from bench_lib.storage import history
-from bench_lib.studies import batches
 
 DEVICE = gpus(1)[0]
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
@@ -83,8 +80,8 @@ def test_the_exercises_are_these(exercise):
 
 
 def test_an_option_of_another_exercise_and_two_values_of_one_axis_are_refused(exercise):
-    answer = exercise("depth", "--price-per-hour", "3")
-    assert "--price-per-hour: exercise depth has no use for it" in answer.err
+    answer = exercise("depth", "--at-most", "3")
+    assert "--at-most: exercise depth has no use for it" in answer.err
     answer = exercise("precision", "resnet50", "--batch-sizes", "8,16")
     assert "--batch-sizes: exercise precision compares precision; name one" in answer.err
 
@@ -102,12 +99,6 @@ def test_precisions_are_compared_in_one_table(exercise, tmp_path):
     run = the_run(tmp_path)
     assert answer.lines[-1] == f"written to history/{run.path.name}"
     assert (list(run.records), run.finished) == (answer.measured, True)
-
-
-def test_a_price_adds_what_a_million_images_cost(exercise):
-    words = ("precision", "resnet50", "--precisions", "fp32", "--price-per-hour", "36")
-    head, row = exercise(*words).table()
-    assert (head[-1], row[-1]) == ("cost/million", "25")
 
 
 def test_the_options_of_all_exercises_reach_the_case(exercise, tmp_path):
@@ -163,25 +154,10 @@ def test_what_the_network_has_as_its_own_size_is_no_other_case(exercise):
     assert exercise(*words).measured == [EAGER]
 
 
-def test_options_for_compiling_are_those_of_what_compiles(exercise):
-    words = ("compile", "resnet50", "--modes", "graph,default", "--precisions", "fp32")
-    answer = exercise(*words, "--compile-options", "freezing")
-    assert answer.measured == [
-        "resnet50-b64-fp32-eager-infer",
-        "resnet50-b64-fp32-graph-infer",
-        "resnet50-b64-fp32-default-freezing-infer",
-    ]
-    words = ("depth", "resnet18", "--compile-options", "freezing")
-    assert exercise(*words).measured == [
-        "resnet18-b64-fp32-eager-infer",
-        "resnet18-b64-fp32-default-freezing-infer",
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "keys"),
     [
-        (("precision", "resnet50", "--precisions", "fp32,fp16", "--price-per-hour", "36"), 1),
+        (("precision", "resnet50", "--precisions", "fp32,fp16"), 1),
         (("compile", "resnet50", "--modes", "default,reduce-overhead"), 2),
         (("batch-sweep", "resnet50"), 1),
     ],
@@ -343,13 +319,12 @@ def limited(**limits: int):
 
 
 def test_the_largest_batch_is_found_by_precision_and_then_measured(exercise, tmp_path):
-    words = ("largest-batch", "resnet50", "--resolution", "0")
-    answer = exercise(*words, script=limited(fp32=50, fp16=120))
+    answer = exercise("largest-batch", "resnet50", script=limited(fp32=50, fp16=120))
     assert answer.status == 0
     head, single, half = answer.table()
-    assert head == ["precision", "largest", "does not fit", "ratio", "throughput", "tries"]
-    assert single[:5] == ["fp32", "50", "51", "1.00x", "400 img/s"]
-    assert half[:5] == ["fp16", "120", "121", "2.40x", "400 img/s"]
+    assert head == ["precision", "largest", "ratio", "throughput"]
+    assert single == ["fp32", "50", "1.00x", "400 img/s"]
+    assert half == ["fp16", "120", "2.40x", "400 img/s"]
     assert "fp32: batch 32 fits\nfp32: batch 64 is too large\n" in answer.err
     records = the_run(tmp_path).records
     assert list(records) == ["resnet50-b50-fp32-eager-infer", "resnet50-b120-fp16-eager-infer"]
@@ -375,51 +350,10 @@ def test_on_a_cpu_a_search_has_to_be_bounded(exercise, tmp_path):
     assert not (tmp_path / "history").exists()
 
 
-@pytest.mark.parametrize(("device", "capacity"), [(DEVICE, DEVICE.memory_bytes), (CPU, None)])
-def test_a_search_is_told_what_was_asked(exercise, monkeypatch, device, capacity):
-    told = []
-
-    class Told(batches.Search):
-        def __init__(self, **options):
-            told.append(options)
-            super().__init__(**options)
-
-    monkeypatch.setattr(batches, "Search", Told)
-    words = ("largest-batch", "resnet50", "--precisions", "fp32", "--batch-size", "4")
-    exercise(*words, "--at-most", "9", "--resolution", "2", device=device)
-    assert told == [{"start": 4, "capacity": capacity, "at_most": 9, "resolution": 0.02}]
-
-
-def test_a_largest_batch_below_the_accepted_one_fails(exercise, tmp_path):
-    accepted = "resnet50-b56-fp32-eager-infer"
-    accept(tmp_path / "baselines", accepted, "resnet50-b96-fp16-eager-infer")
-    words = ("largest-batch", "resnet50", "--precisions", "fp32")
-    script = limited(fp32=50)
-    answer = exercise(*words, "--judge", script=script)
-    assert answer.status == 1
-    said = "fp32: the largest batch with a baseline is 56, and now no more than 50 fits"
-    assert said in answer.lines
-    assert any(line.startswith(f"{accepted}: ERROR run: out of memory") for line in answer.lines)
-    run = the_run(tmp_path)
-    assert run.exit_status == 1
-    assert run.records[accepted].status.value == "ERROR"
-    found = exercise(*words, "--judge", "--json", script=script).json
-    assert (found["rows"][0]["largest"], found["rows"][0]["missed"]) == (50, 56)
-    assert exercise(*words, script=script).status == 0
-
-
-def test_a_largest_batch_as_large_as_the_accepted_one_passes(exercise, tmp_path):
-    accept(tmp_path / "baselines", "resnet50-b50-fp32-eager-infer")
-    words = ("largest-batch", "resnet50", "--precisions", "fp32", "--judge")
-    answer = exercise(*words, script=limited(fp32=50))
-    assert answer.status == 0
-    assert any(" OK latency: " in line for line in answer.lines)
-
-
 def test_another_fault_ends_the_search_of_its_precision_only(exercise):
     broken = {"resnet50-b64-fp32-eager-infer": [make_fault(kind="died", message="SIGABRT")]}
     script = {**limited(fp16=40), **broken}
-    answer = exercise("largest-batch", "resnet50", "--resolution", "0", script=script)
+    answer = exercise("largest-batch", "resnet50", script=script)
     assert [row[:2] for row in answer.table()[1:]] == [["fp32", "32"], ["fp16", "40"]]
     assert "fp32: batch 64: ERROR: died in first step: SIGABRT" in answer.lines
 
@@ -429,7 +363,6 @@ def test_where_not_even_one_image_fits_there_is_no_largest_batch(exercise, tmp_p
     answer = exercise("largest-batch", "resnet50", "--precisions", "fp32", script=script)
     assert answer.status == 1
     assert "fp32: not even a batch of one fits" in answer.lines
-    assert answer.table()[1] == ["fp32", "1", "6"]
     assert "written to" not in answer.out
     assert history.files(tmp_path / "history") == []
     words = ("largest-batch", "resnet50", "--precisions", "fp32", "--json")
@@ -472,7 +405,7 @@ def test_the_guides_modes_are_compared_by_default(exercise):
     assert "a case is given up after 1200 s" in answer.err
 
 
-def test_what_depth_gains_is_said_below_the_table(exercise):
+def test_depth_has_the_gain_of_each_network(exercise):
     script = {
         "resnet18-b64-fp32-eager-infer": steps(0.012),
         "resnet152-b64-fp32-eager-infer": steps(0.02),
@@ -480,10 +413,6 @@ def test_what_depth_gains_is_said_below_the_table(exercise):
     answer = exercise("depth", "resnet18,resnet152", script=script)
     assert answer.status == 0
     assert [row[-1] for row in answer.table()] == ["gain", "1.00x", "1.20x", "1.00x", "2.00x"]
-    said = "networks further down the list gain more here: 1.20x with resnet18, 2.00x with "
-    said += "resnet152"
-    assert said in answer.lines
-    assert said in exercise("depth", "resnet18,resnet152", "--json", script=script).json["notes"]
 
 
 def test_five_depths_of_one_family_are_compared_by_default(exercise):
@@ -522,37 +451,23 @@ def test_a_sweep_names_the_best_batch(exercise):
     ("words", "error"),
     [
         ("precision resnt50", "NETWORK: unknown network 'resnt50'; did you mean resnet50"),
-        ("largest-batch resnt50", "NETWORK: unknown network 'resnt50'; did you mean resnet50"),
         ("depth resnet18,resnt50", "NETWORK: unknown network 'resnt50'; did you"),
         ("precision resnet50 --precisions fp61", "--precisions: unknown precision 'fp61'"),
-        ("batch-sweep resnet50 --precision fp61", "--precisions: unknown precision 'fp61'"),
         ("precision resnet50 --precisions ,", "--precisions names nothing"),
         ("precision resnet50 --mode eagre", "--modes: unknown compile mode 'eagre'; did you"),
-        ("compile resnet50 --modes eagre", "--modes: unknown compile mode 'eagre'"),
         ("compile resnet50 --modes default,default", "--modes names default twice"),
         ("precision", "which network? bench-lib exercise precision NETWORK"),
         ("depth --mode eager", "--mode eager compiles nothing; choose a mode that does"),
         ("precision resnet50 --batch-size 0", "--batch-sizes names '0'; it has to be"),
-        ("precision resnet50 --batch-size -4", "--batch-sizes names '-4'"),
-        ("largest-batch resnet50 --batch-size 0", "--batch-sizes names '0'"),
         ("largest-batch resnet50 --at-most 0", "--at-most: "),
-        ("largest-batch resnet50 --resolution -1", "--resolution -1: from 0 to 50 percent"),
-        ("largest-batch resnet50 --resolution nan", "--resolution nan: from 0 to 50 percent"),
         ("batch-sweep resnet50 --batch-sizes 8,0", "--batch-sizes names '0'"),
-        ("batch-sweep resnet50 --batch-sizes 8;32", "--batch-sizes names '8;32'"),
-        ("precision resnet50 --price-per-hour 0", "--price-per-hour 0: a price has to be"),
-        ("precision resnet50 --price-per-hour nan", "--price-per-hour nan: a price has to be"),
         ("precision resnet50 --iterations 0", "--iterations: "),
-        ("precision resnet50 --time-limit inf", "--time-limit inf: a time in seconds has to be"),
+        ("precision resnet50 --time-limit inf", "--time-limit inf: it has to be a time above 0"),
         ("precision resnet50 --task dream", "unknown task 'dream'; there is infer, train"),
         ("precision resnet50 --image-size -1", "image_size is -1"),
         ("precision resnet50 --memory-format nhcw", "unknown memory_format 'nhcw'; did you"),
         ("precision resnet50 --precisions int8 --task train", "precision int8 is for inference"),
         ("precision resnet50 --judge --matrix no.toml", "no.toml: No such file"),
-        ("depth --judge --matrix perf_tests/matrix.toml", "perf_tests/matrix.toml: No such file"),
-        ("precision resnet50 --compile-options freezing", "--compile-options freezing: none of"),
-        ("compile resnet50 --compile-options ;", "compile_options is ';'; it has to be names"),
-        ("compile resnet50 --modes graph --compile-options a", "--compile-options a: none of"),
     ],
 )  # fmt: skip
 def test_a_question_put_wrongly_is_one_line_and_measures_nothing(exercise, tmp_path, words, error):
@@ -577,20 +492,6 @@ def test_a_baseline_file_that_is_broken_is_said_before_anything_is_measured(exer
     answer = exercise("precision", "resnet50", "--judge")
     assert (answer.status, answer.measured) == (2, [])
     assert "baselines/mi300x.json is not JSON" in answer.err
-
-
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
-)
-@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))
-def test_no_list_of_batches_or_precisions_ends_in_a_traceback(exercise, text):
-    for option, command in (("--batch-sizes", "batch-sweep"), ("--precisions", "precision")):
-        if text.strip() in PRECISIONS:
-            continue
-        answer = exercise(command, "resnet50", f"{option}={text}")
-        assert answer.status in (0, 2)
-        if answer.status == 2:
-            assert answer.err.startswith(f"bench-lib: error: {option}")
 
 
 # ---- the page about it ------------------------------------------------------------------
@@ -655,6 +556,5 @@ def test_a_real_network_is_searched_and_measured_on_a_real_cpu(really):
     assert row["items_per_s"] > 0
     assert row["flops_per_step"] > 0
     assert row["finite"] is True
-    assert row["largest"] == 3
-    assert row["stopped"] == "batch 3 is the most that was to be tried"
-    assert [each["batch_size"] for each in row["tries"]] == [2, 3]
+    assert row["batch_size"] == 3
+    assert "fp32: batch 3 is the most that was to be tried" in found.json["notes"]

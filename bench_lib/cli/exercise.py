@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,17 +23,17 @@ from bench_lib.model import (
     Sampling,
     UserError,
 )
-from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
+from bench_lib.studies.asked import Template, check_limit, names_in, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
     from bench_lib.engine.settings import Outcome
     from bench_lib.studies.batches import Search
-    from bench_lib.studies.figures import Figures
     from bench_lib.studies.registry import Study
 
 EAGER = "eager"
 LARGEST_BATCH = "largest-batch"
+COMPILING = "; compiling with cold caches adds 1 to 3 minutes a case, max-autotune 5 to 10"
 AXES = {"precision": "precision", "compile_mode": "mode", "batch_size": "batch_size"}
 """Axes that may be compared, and their options."""
 
@@ -56,27 +56,13 @@ class Asked:
         str | None,
         typer.Option("--batch-sizes", "--batch-size", help="Images a step, such as 8,32,128."),
     ] = None
-    price_per_hour: Annotated[
-        float | None,
-        typer.Option(help="precision: of the device; adds the cost of a million images."),
-    ] = None
     at_most: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST, help="largest-batch: no batch above this is tried."),
     ] = None
-    resolution: Annotated[
-        float | None,
-        typer.Option(
-            help="largest-batch: percent to know the answer to, in multiples of 8 above 64; 0 is "
-            "to the image (default: 1)."
-        ),
-    ] = None
     task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer"
     image_size: Annotated[int, typer.Option(help="Pixels; 0 is the network's own.")] = 0
     memory_format: Annotated[str, typer.Option(help=" or ".join(MEMORY_FORMATS))] = "nchw"
-    compile_options: Annotated[
-        str, typer.Option(help="Of what is compiled, as in freezing,a=1.")
-    ] = ""
     iterations: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST, help="Measured iterations (default: 20 to 200, by time)."),
@@ -104,16 +90,15 @@ def exercise(
 ) -> None:
     """Measure an exercise of the workshop guide, as one table.
 
-    precision compares speed, memory, cost and numerics; compile says when compiling pays off;
+    precision compares speed, memory and numerics; compile says when compiling pays off;
     depth, what it gives by depth of network; batch-sweep names the best batch; largest-batch finds
     what fits into memory.
     """
     from bench_lib.studies.networks import STUDIES
 
     known(name, [*STUDIES, LARGEST_BATCH], "NAME")
-    takes = STUDIES[name].takes if name in STUDIES else ("at_most", "resolution")
-    others = {"price_per_hour", "at_most", "resolution"}.difference(takes)
-    refuse(words, sorted(others), f"exercise {name} has no use for it")
+    if name != LARGEST_BATCH:
+        refuse(words, ["at_most"], f"exercise {name} has no use for it")
     session = Session(name, asked, keeping)
     if name == LARGEST_BATCH:
         largest_batch(session, networks, asked)
@@ -123,8 +108,6 @@ def exercise(
 
 def study(session: Session, one: Study, networks: str | None, asked: Asked) -> None:
     """Measure what a study compares, and print its table."""
-    if asked.price_per_hour is not None:
-        above_zero(asked.price_per_hour, "--price-per-hour", "a price")
     values = {
         "network": _networks(one.name, networks or one.usual.get("network")),
         **{axis: _values(axis, asked, one, session.device) for axis in AXES},
@@ -138,9 +121,9 @@ def study(session: Session, one: Study, networks: str | None, asked: Asked) -> N
     if "network" in one.axes and EAGER in values["compile_mode"]:
         raise UserError("--mode eager compiles nothing; choose a mode that does")
     cases = [session.case(**each) for each in one.values(values)]
-    figures = session.measured(cases)
-    extra = {name: getattr(asked, name) for name in one.takes}
-    session.conclude(one, one.rows(cases, figures, session.device, extra))
+    compiles = any(case.params["compile_mode"] not in ("eager", "graph") for case in cases)
+    figures = session.figures_of_all(cases, COMPILING if compiles else "")
+    session.conclude(one, one.rows(cases, figures, session.device))
 
 
 def _option(axis: str) -> str:
@@ -181,11 +164,8 @@ def largest_batch(session: Session, network: str | None, asked: Asked) -> None:
     from bench_lib.studies import batches
     from bench_lib.studies.networks import few_precisions
 
-    resolution = 1.0 if asked.resolution is None else asked.resolution
-    if not 0 <= resolution <= 50:
-        raise UserError(f"--resolution {resolution:g}: from 0 to 50 percent")
-    device, is_gpu = session.device, backends.is_gpu(session.device)
-    if not is_gpu and asked.at_most is None:
+    device = session.device
+    if not backends.is_gpu(device) and asked.at_most is None:
         raise UserError(
             f"{device.key} is a CPU: its memory has no allocator to ask, and a search would swap; "
             "bound it with --at-most N"
@@ -199,38 +179,32 @@ def largest_batch(session: Session, network: str | None, asked: Asked) -> None:
         raise UserError("exercise largest-batch takes one network, and one batch to try first")
     own: dict[str, Param] = {"network": chosen, "compile_mode": asked.mode or EAGER}
 
-    def search_of(name: str) -> Callable[[int], Case]:
+    def case_of(name: str) -> Callable[[int], Case]:
         return lambda batch: session.case(**own, precision=name, batch_size=batch)
 
     for name in names:
-        search_of(name)(start)  # refused before anything runs
-    capacity = device.memory_bytes if is_gpu else None
+        case_of(name)(start)  # refused before anything runs
     say(
         f"{', '.join(names)} on {device.key}: about ten tries each, of seconds where nothing is "
         "compiled; a try that does not fit ends its process, and the next opens a fresh one"
     )
-    found = {}
+    cases, notes = [], []
     with session.engine() as engine:
         for name in names:
-            found[name] = batches.Search(
-                start=start,
-                capacity=capacity,
-                at_most=asked.at_most,
-                resolution=resolution / 100,
-            )
-            _search(engine, name, search_of(name), found[name])
-    rows = batches.largest_rows(found, session.figures)
-    notes = [f"{row.precision}: {line}" for row in rows for line in batches.remarks(row)]
-    session.tell(
-        {"rows": batches.largest_table(rows, capacity)}, [*session.figures.values()], notes
-    )
+            search = batches.Search(start, asked.at_most or LARGEST)
+            _search(engine, name, case_of(name), search)
+            if search.outcome is not None:
+                engine.note(search.outcome)
+                cases.append(search.outcome.case)
+            if search.ended:
+                notes.append(f"{name}: {search.ended}")
+    figures = [session.figures[case.id] for case in cases]
+    rows = batches.LARGEST_BATCH.rows(cases, figures, device)
+    notes += batches.LARGEST_BATCH.conclusions(rows)
+    session.tell({"rows": batches.LARGEST_BATCH.table(rows)}, figures, notes)
 
 
 def _search(engine: Engine, name: str, case_of: Callable[[int], Case], search: Search) -> None:
-    """Search one precision's largest batch, and write down the measurement of it."""
-    from bench_lib.engine.settings import nodeid_of
-    from bench_lib.studies.batches import largest_accepted
-
     def measure(case: Case) -> Outcome:
         own, *others = engine.attempt(case)
         for each in others:
@@ -243,11 +217,6 @@ def _search(engine: Engine, name: str, case_of: Callable[[int], Case], search: S
         measure=measure,
         say=lambda line: say(f"{name}: {line}"),
     )
-    search.hold_against(largest_accepted(case_of, engine.accepted), case_of, measure)
-    if search.outcome is not None:
-        engine.note(search.outcome, nodeid_of(LARGEST_BATCH, search.outcome.case.id))
-    if search.missed is not None:
-        engine.note(search.missed)
 
 
 # ---- measuring --------------------------------------------------------------------------
@@ -267,35 +236,11 @@ class Session(Measuring):
         sampling = Sampling()
         if asked.iterations is not None:
             sampling = Sampling(iterations=asked.iterations, max_iterations=asked.iterations)
-        if asked.time_limit is not None:
-            above_zero(asked.time_limit, "--time-limit", "a time in seconds")
-        self._options = asked.compile_options
+        check_limit(asked.time_limit)
         of_all = ("task", "image_size", "memory_format")
         chosen = {each: getattr(asked, each) for each in of_all}
         self._template = Template(network_sizes(), chosen, sampling, asked.time_limit)
 
     def case(self, **values: Param) -> Case:
-        """Return the case with these values, with the options for compiling if it compiles.
-
-        Raises UserError where they cannot be meant.
-        """
-        options = "" if values.get("compile_mode") in _PLAIN else self._options
-        return self._template.case(compile_options=options, **values)
-
-    def measured(self, cases: Sequence[Case]) -> list[Figures]:
-        """Measure cases, judge them if requested, and return their figures.
-
-        Raises UserError if there are options for compiling and nothing compiles.
-        """
-        if self._options and not any(case.params.get("compile_options") for case in cases):
-            raise UserError(
-                f"--compile-options {self._options}: none of these modes compiles anything"
-            )
-        words = ""
-        if any(case.params["compile_mode"] not in _PLAIN for case in cases):
-            words = "; compiling with cold caches adds 1 to 3 minutes a case, max-autotune 5 to 10"
-        return self.figures_of_all(cases, words)
-
-
-_PLAIN = ("eager", "graph")
-"""Modes that compile nothing."""
+        """Return the case with these values; raises UserError where they cannot be meant."""
+        return self._template.case(**values)

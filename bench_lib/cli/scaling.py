@@ -19,7 +19,7 @@ from bench_lib.cli.reading import meant
 from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import TASKS, Case, Hardware, Param, Sampling, UserError
 from bench_lib.report.answer import Table
-from bench_lib.studies.asked import Template, above_zero, names_in, numbers_in
+from bench_lib.studies.asked import Template, check_limit, names_in, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.studies.figures import Figures
@@ -128,8 +128,7 @@ def _check(what: str, asked: ScalingOptions) -> None:
         raise UserError(f"{', '.join(wrong)}: scaling {what} takes {takes}")
     if asked.weak + asked.strong + asked.both > 1:
         raise UserError("--weak, --strong and --both are three ways; choose one")
-    if asked.time_limit is not None:
-        above_zero(asked.time_limit, "--time-limit", "a time in seconds")
+    check_limit(asked.time_limit)
     if asked.plot is not None:
         _check_plot(asked.plot)
 

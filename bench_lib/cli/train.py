@@ -20,7 +20,7 @@ from bench_lib.formulas.images import DATASETS
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import MEMORY_FORMATS, Case, Param, Record, Sampling, UserError
-from bench_lib.studies.asked import above_zero, numbers_in
+from bench_lib.studies.asked import check_limit, numbers_in
 
 NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
 """The CIFAR-100 script's names; ours are taken too."""
@@ -159,8 +159,7 @@ def train(
     refuse(
         words, OF_TABLE if name == CIFAR_100 else OF_CIFAR_100, f"train {name} has no use for it"
     )
-    if trained.time_limit is not None:
-        above_zero(trained.time_limit, "--time-limit", "a time in seconds")
+    check_limit(trained.time_limit)
     (_cifar100 if name == CIFAR_100 else _cifar10_table)(trained, manner, source, keeping)
 
 

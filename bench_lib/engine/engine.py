@@ -267,11 +267,6 @@ class Engine:
         """Each side's environment."""
         return self.held.environments
 
-    @property
-    def accepted(self) -> Collection[str]:
-        """Ids of the cases that have a measured baseline; none where nothing is judged by one."""
-        return self.baselines.of(self.device.key).measured if self._by_baseline else ()
-
     # ---- looking again --------------------------------------------------------------------
 
     def look_again(self) -> None:

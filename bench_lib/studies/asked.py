@@ -74,11 +74,10 @@ def numbers_in(text: str, option: str) -> list[int]:
     return numbers
 
 
-def above_zero(value: float, option: str, what: str) -> float:
-    """Return a number of any unit, above zero and finite; raises UserError otherwise."""
-    if not (math.isfinite(value) and value > 0):
-        raise UserError(f"{option} {value:g}: {what} has to be a number above 0")
-    return value
+def check_limit(time_limit_s: float | None) -> None:
+    """Raise UserError for a time limit that is no time above zero."""
+    if time_limit_s is not None and not (math.isfinite(time_limit_s) and time_limit_s > 0):
+        raise UserError(f"--time-limit {time_limit_s:g}: it has to be a time above 0, in seconds")
 
 
 def _parts(text: str, option: str, example: str) -> list[str]:

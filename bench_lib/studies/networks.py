@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -10,14 +9,13 @@ from bench_lib import backends
 from bench_lib.formats import SHARE, TIMES, number
 from bench_lib.model import Hardware
 from bench_lib.report.answer import Column
-from bench_lib.studies.figures import PROBLEM, Figures, doubts, rate_in_words, ratio
+from bench_lib.studies.figures import PROBLEM, Figures, rate_in_words, ratio
 from bench_lib.studies.registry import EAGER, Study, StudyRow, axis
 
 ALIKE = 0.02
 """Gains closer than this are taken for the same: each is a ratio of two measurements."""
 ENOUGH = 0.95
 """Share of the best throughput that makes a smaller batch the better choice."""
-MILLION, HOUR_S = 1e6, 3600.0
 SPEED_UP: Column[StudyRow] = Column(
     "speed_up", lambda row: ratio(row.figures, row.base), TIMES, "speed-up"
 )
@@ -45,12 +43,6 @@ def _memory_saved(row: StudyRow) -> float | None:
     return 1 - own / first if own is not None and first else None
 
 
-def _cost(row: StudyRow) -> float | None:
-    """Return the cost of a million items, in the currency of the price an hour."""
-    price, rate = row.asked.get("price_per_hour"), row.figures.items_per_s
-    return float(price) / HOUR_S * MILLION / rate if price and rate else None
-
-
 PRECISION = Study(
     name="precision",
     axes=("precision",),
@@ -59,11 +51,9 @@ PRECISION = Study(
         *(PROBLEM, "items_per_s", SPEED_UP, "step_s", "item_s", "memory_bytes"),
         Column("memory_saved", _memory_saved, SHARE, "less memory"),
         *("finite", "max_abs_diff", "cosine", "loss_error", "grad_norm_error"),
-        Column("cost_per_million", _cost, heading="cost/million"),
     ),
     relative_to=("precision",),
     usual={"compile_mode": EAGER, "batch_size": "32"},
-    takes=("price_per_hour",),
 )
 
 
@@ -120,38 +110,6 @@ COMPILE = Study(
 # ---- depth --------------------------------------------------------------------------------
 
 
-def conclusion(rows: Sequence[StudyRow]) -> Iterator[str]:
-    """Say in a sentence whether networks further down the list gain more here.
-
-    Nothing if iterations spread too far to compare the gains.
-    """
-    if doubts(row.figures for row in rows):
-        return
-    compiled = [row for row in rows if row.figures.params.get("compile_mode") != EAGER]
-    gains = [(str(r.case.params["network"]), ratio(r.figures, r.base)) for r in compiled]
-    known = [(name, gain) for name, gain in gains if gain is not None]
-    if len(known) < 2:
-        yield "fewer than two networks have a gain, so the list tells nothing"
-        return
-    values = [gain for _, gain in known]
-    span = f"{values[0]:.2f}x with {known[0][0]}, {values[-1]:.2f}x with {known[-1][0]}"
-    most = max(known, key=lambda pair: pair[1])
-    if max(values) <= min(values) * (1 + ALIKE):
-        yield f"all networks gain alike here: {span}, and all within {ALIKE:.0%}"
-    elif _grows(values):
-        yield f"networks further down the list gain more here: {span}"
-    elif _grows(values[::-1]):
-        yield f"networks further down the list gain less here: {span}"
-    else:
-        yield f"gains do not follow the list here: {span}, and most, {most[1]:.2f}x, with {most[0]}"
-
-
-def _grows(values: Sequence[float]) -> bool:
-    steps = itertools.pairwise(values)
-    falls = any(after < before * (1 - ALIKE) for before, after in steps)
-    return not falls and values[-1] > values[0] * (1 + ALIKE)
-
-
 DEPTH = Study(
     name="depth",
     axes=("network", "compile_mode"),
@@ -170,7 +128,6 @@ DEPTH = Study(
         "precision": "fp32",
         "batch_size": "64",
     },
-    notes=conclusion,
 )
 
 

@@ -22,8 +22,6 @@ class StudyRow:
     study: Study
     rows: Sequence[StudyRow] = field(repr=False, compare=False)
     hardware: Hardware
-    asked: Mapping[str, Param]
-    """Options that are of no case, such as a price."""
 
     def first(self, *axes: str) -> Figures | None:
         """Return the first row's figures that differ from this in these axes alone; itself, too."""
@@ -37,9 +35,7 @@ class StudyRow:
 
     def others(self, axes: Sequence[str]) -> dict[str, Param]:
         """Return the case's parameters in all other axes."""
-        # What is not compiled has no options for compiling.
-        left_out = {*axes, "compile_options"}
-        return {name: value for name, value in self.case.params.items() if name not in left_out}
+        return {name: value for name, value in self.case.params.items() if name not in axes}
 
 
 @dataclass(frozen=True)
@@ -56,8 +52,6 @@ class Study:
     """A row is relative to the first one that differs from it in these axes alone."""
     usual: Mapping[str, str] = field(default_factory=dict)
     """Values of axes where none are asked for, as they are typed."""
-    takes: tuple[str, ...] = ()
-    """Options that are of no case."""
     notes: Callable[[Sequence[StudyRow]], Iterator[str]] = lambda _rows: iter(())
     """What follows from the rows."""
 
@@ -75,12 +69,11 @@ class Study:
         cases: Sequence[Case],
         figures: Sequence[Figures],
         hardware: Hardware,
-        asked: Mapping[str, Param] | None = None,
     ) -> list[StudyRow]:
         """Return a row for each case."""
         rows: list[StudyRow] = []
         for case, seen in zip(cases, figures, strict=True):
-            rows.append(StudyRow(case, seen, self, rows, hardware, asked or {}))
+            rows.append(StudyRow(case, seen, self, rows, hardware))
         return rows
 
     def table(self, rows: Sequence[StudyRow]) -> Table[StudyRow]:
