@@ -51,6 +51,8 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("report", "--on-change"): _COMMENT,
     ("report", "--notify"): _POST,
     ("report", "--notify-as"): _POST,
+    ("scaling", "--both"): "one call with --strong, one with --weak",
+    ("scaling", "--plot"): "--json, and any plotting tool (docs/scaling.md)",
     ("scaling", "--batch-sizes"): "one --batch-size a call",
     ("scaling", "--losses"): "bench-lib profile shows a rank's kernels",
     ("scaling", "--networks"): "one --network a call",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 from dataclasses import replace
@@ -21,9 +20,8 @@ from command import Printed, ran
 from standins.worker import gpus, held_class, ranks_that
 
 from bench_lib.launch.faults import CaseFault
-from bench_lib.model import Fault, RankSample, Training
+from bench_lib.model import Fault, RankSample
 from bench_lib.storage import baselines, history
-from bench_lib.studies.plot import draw
 
 CPU = make_hardware(
     vendor="cpu", key="cpu-8c", uuid=None, bdf=None, compute_units=8, peak_tflops={}
@@ -31,7 +29,6 @@ CPU = make_hardware(
 GPUS = gpus(4)
 SIZES = {"resnet18": 224, "resnet50": 224}
 STEM = "mnist-cnn-b64-fp32-eager-loader-w0-e1"
-SHORT = "mnist-cnn-b64-fp32-eager-loader-w0-t1"
 NET = "resnet50-b64-fp32-eager-train"
 
 
@@ -169,19 +166,17 @@ def test_the_law_is_fitted_and_asked_for_twice_as_many(run):
     )
 
 
-def test_both_ways_have_a_law_each(run):
-    script = strong("threads", 0.25)
+def test_threads_that_each_have_a_batch_scale_weakly(run):
+    script = {f"{STEM}-t1": steps(0.4)}
     for n in (2, 4, 8):  # four images a step in the script, so a step of so long
         case_id = f"{STEM.replace('b64', f'b{64 * n}')}-t{n}"
         script[case_id] = steps(0.4 / (0.2 + 0.8 * n))
-    answer = run("mnist", "--over", "threads", "--both", script=script)
+    answer = run("mnist", "--over", "threads", "--weak", script=script)
     assert "mnist-cnn-b512-fp32-eager-loader-w0-e1-t8" in answer.measured
     assert answer.said("threads weak: ").startswith(
         "threads weak: Gustafson: serial fraction 20.00% (95% interval 20.00% to 20.00%, 4 points)"
     )
-    assert answer.said("threads strong: ").startswith("threads strong: Amdahl: serial fraction 25")
-    weak = [row for row in answer.rows if row["scaling"] == "weak"]
-    assert [row["speed-up"] for row in weak] == ["1.00x", "1.80x", "3.40x", "6.60x"]
+    assert [row["speed-up"] for row in answer.rows] == ["1.00x", "1.80x", "3.40x", "6.60x"]
 
 
 def test_a_point_that_fails_does_not_spoil_the_fit(run):
@@ -240,74 +235,6 @@ def test_the_serial_run_says_where_its_time_goes(run, seen):
     ]
 
 
-def test_a_short_run_foretells_the_long_one_and_is_held_against_it(run, seen, tmp_path):
-    seen(peak_host_bytes=512 * 2**20, cpu_s=4.0)
-    script = {SHORT: [[0.25] * 10], f"{STEM}-t1": steps(0.4)}
-    answer = run("mnist", "--over", "threads", "--at-most", "1", "--json", script=script)
-    found = {each["figure"]: each for each in answer.json["forecasts"]}
-    assert found["time"] == {
-        "figure": "time",
-        "unit": "s",
-        "predicted": 5.0,
-        "measured": pytest.approx(8.0),
-        "error": pytest.approx(-0.375),
-    }
-    assert found["peak host memory"]["error"] == 0.0
-    assert found["CPUs busy"]["predicted"] == pytest.approx(4.0 / 2.5)
-    assert found["CPUs busy"]["measured"] == pytest.approx(4.0 / 8.0)
-    assert "peak device memory" not in found
-    assert list(the_run(tmp_path).records) == [f"{STEM}-t1"]
-
-
-def test_a_short_run_that_fails_foretells_nothing(run):
-    answer = run("mnist", "--over", "threads", "--json", script={SHORT: [make_fault()]})
-    assert answer.status == 0
-    assert answer.json["forecasts"] == []
-
-
-def test_a_loaders_processes_are_asked_for_too(run, seen):
-    seen(peak_host_bytes=2**30, cpu_s=8 * 3.6)
-    answer = run(
-        "mnist",
-        "--over",
-        "threads",
-        "--at-most",
-        "1",
-        "--workers",
-        "4",
-        "--json",
-        script={f"{STEM}-t1".replace("w0", "w4"): steps(0.4)},
-    )
-    (request,) = answer.json["requests"]
-    assert request["cpus_per_task"] == 4
-    seen(peak_host_bytes=2**30, cpu_s=8 * 1.05)
-    script = {f"{STEM}-t1": steps(0.4)}
-    answer = run("mnist", "--over", "threads", "--at-most", "1", "--json", script=script)
-    assert answer.json["requests"][0]["cpus_per_task"] == 1
-
-
-def test_a_job_asks_for_what_still_pays_off(run, seen):
-    seen(peak_host_bytes=3 * 2**30, cpu_s=4.0, first_step_s=1.0, warmup_s=2.0)
-    script = strong("threads", 0.25, one_s=20.0)
-    answer = run("mnist", "--over", "threads", script=script)
-    # 20 steps of 12.5 s, 3 s before them and 3 s for the process, half as much again: 384 s
-    assert answer.said("a job of ") == (
-        f"a job of {STEM}-t2: sbatch --ntasks=1 --cpus-per-task=2 --mem=4G --time=00:07:00 "
-        "(the whole job, at least an epoch, with 20% more memory and 50% more time than seen)"
-    )
-
-
-def test_a_job_of_some_measured_steps_asks_for_a_whole_epoch(run, seen):
-    learnt = Training("generated", 60_000, 15_000, [2.0], [0.5])
-    seen(peak_host_bytes=3 * 2**30, training=learnt, first_step_s=1.0, warmup_s=2.0)
-    words = ("mnist", "--over", "threads", "--at-most", "1", "--epochs", "0", "--json")
-    stem = STEM.removesuffix("-e1")
-    answer = run(*words, script={f"{stem}-t1": steps(0.4)})
-    (request,) = answer.json["requests"]
-    assert request["time_s"] == 60 * 151
-    assert "--time=02:31:00" in request["options"]
-
-
 def test_whether_the_gpu_is_worth_it_is_a_ratio(run, tmp_path):
     script = strong("threads", 1.0) | strong("processes", 0.0) | {STEM: steps(0.004)}
     answer = run("mnist", "--at-most", "2", script=script, devices=GPUS)
@@ -339,7 +266,7 @@ def test_ranks_beyond_the_gpus_are_skipped_with_the_launchers_reason(run):
     assert answer.said(f"{STEM}-x8-strong: skipped: 8 ranks need 8 GPUs; 4 are visible")
 
 
-# ---- networks and cases -------------------------------------------------------------------
+# ---- networks -------------------------------------------------------------------
 
 
 def test_a_network_scales_weakly_over_all_gpus(run):
@@ -377,30 +304,6 @@ def test_on_a_cpu_ranks_are_processes_on_its_cores(run):
     assert said.endswith("9 ranks were asked for, and 8 can be used here")
 
 
-def test_a_case_of_the_matrix_is_scaled_whatever_its_ranks(run, tmp_path):
-    (tmp_path / "m.toml").write_text(
-        '[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 8\nprecision = "bf16"\n'
-        'task = "train"\nranks = 2\nsampling = { iterations = 7, max_iterations = 7 }\n'
-    )
-    case_id = "resnet50-b8-bf16-eager-train"
-    answer = run(f"{case_id}-x2", "--matrix", "m.toml", "--ranks", "4", devices=GPUS)
-    assert answer.measured == [case_id, f"{case_id}-x4"]
-    assert the_run(tmp_path).records[case_id].case.sampling.iterations == 7
-
-
-def test_a_case_that_is_not_in_the_matrix_is_refused_with_near_ones(run, tmp_path):
-    (tmp_path / "m.toml").write_text(
-        '[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 8\n'
-        '[[gate.factory]]\nid = "mine"\ntarget = "my.own:step"\n'
-    )
-    answer = run("resnet50-b8-fp32-eager-inf", "--matrix", "m.toml")
-    assert answer.status == 2
-    assert "did you mean resnet50-b8-fp32-eager-infer?" in answer.err
-    answer = run("mine", "--matrix", "m.toml")
-    assert answer.status == 2
-    assert "mine is made by my.own:step" in answer.err
-
-
 def test_a_rank_that_lags_is_named(run):
     answer = run(
         "network",
@@ -414,7 +317,7 @@ def test_a_rank_that_lags_is_named(run):
     assert answer.said(f"{NET}-x4: ") == f"{NET}-x4: rank 2 takes 10.0% longer than the others"
 
 
-# ---- repeats, judging, drawing ------------------------------------------------------------
+# ---- repeats, judging ------------------------------------------------------------
 
 
 def test_repeats_are_processes_of_their_own_and_tell_the_interval(run, tmp_path):
@@ -442,12 +345,6 @@ def test_repeats_are_processes_of_their_own_and_tell_the_interval(run, tmp_path)
     assert high / low == pytest.approx(math.exp(2 * 4.3027 * 0.0196 / math.sqrt(3)), rel=0.01)
 
 
-def test_a_single_process_says_what_its_interval_is_of(run):
-    answer = run("network", "--network", "resnet50", "--ranks", "2", devices=GPUS)
-    assert answer.rows[1]["95% interval"] == "100.0% to 100.0%"
-    assert answer.said("intervals are of the steps of one process each")
-
-
 def test_what_is_judged_fails_where_ranks_became_less_efficient(run, tmp_path):
     file = baselines.load(tmp_path / "baselines", "mi300x")
     changes = []
@@ -473,57 +370,6 @@ def test_what_is_judged_fails_where_ranks_became_less_efficient(run, tmp_path):
     assert run(*words, devices=GPUS).status == 0
 
 
-def test_the_curves_are_drawn(run, tmp_path):
-    script = strong("threads", 0.25) | strong("processes", 0.1)
-    answer = run("mnist", "--both", "--plot", "curves.png", script=script)
-    assert answer.status == 0
-    picture = (tmp_path / "curves.png").read_bytes()
-    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
-    assert len(picture) > 10_000
-    assert "drawn to curves.png" in answer.err
-
-
-def test_one_point_is_drawn_too(run, tmp_path):
-    answer = run("mnist", "--over", "threads", "--at-most", "1", "--plot", "one.png")
-    assert answer.status == 0
-    assert (tmp_path / "one.png").stat().st_size > 5_000
-
-
-def test_every_number_of_workers_has_its_tick(run, tmp_path, monkeypatch):
-    shown = []
-    draw_ticks = "matplotlib.axes.Axes.set_xticks"
-    monkeypatch.setattr(draw_ticks, lambda _axes, places, _names: shown.append(places))
-    words = ("network", "--network", "resnet50", "--ranks", "3,4", "--plot", "three.png")
-    assert run(*words, devices=GPUS).status == 0
-    assert shown == [[1, 2, 3, 4]]
-    assert (tmp_path / "three.png").exists()
-
-
-def test_no_curve_is_no_picture(tmp_path):
-    with pytest.raises(ValueError, match="no curve to draw"):
-        draw([], tmp_path / "none.png", "nothing")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_picture_that_cannot_be_written_costs_no_table(run, tmp_path):
-    (tmp_path / "taken.png").mkdir()
-    answer = run("mnist", "--over", "threads", "--at-most", "1", "--plot", "taken.png")
-    assert answer.status == 0
-    assert "not drawn: cannot write taken.png: it is no regular file" in answer.err
-    assert answer.rows
-
-
-def test_without_what_draws_it_says_so_before_anything_runs(run, monkeypatch):
-    here = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "matplotlib" else here(name)
-    )
-    answer = run("mnist", "--plot", "curves.png")
-    assert answer.status == 2
-    assert "--plot needs matplotlib; pip install matplotlib" in answer.err
-    assert answer.out == ""
-
-
 def test_a_machine_reads_the_same(run, tmp_path):
     answer = run("mnist", "--over", "threads", "--json", script=strong("threads", 0.25))
     told = answer.json
@@ -532,11 +378,7 @@ def test_a_machine_reads_the_same(run, tmp_path):
     assert told["rows"][3]["speed_up"] == pytest.approx(8 / 2.75)
     (law,) = told["laws"]
     assert law["law"]["serial"] == pytest.approx(0.25)
-    assert law["next"]["workers"] == 16
-    assert law["next"]["speed_up"] == pytest.approx(1 / (0.25 + 0.75 / 16))
-    assert law["why"] is None
-    assert told["gpu"] is None
-    assert told["requests"] == []
+    assert (law["over"], law["workers"], law["why"]) == ("threads", 8, None)
     (path,) = history.files(tmp_path / "history")
     kept = str(path.relative_to(tmp_path))
     assert told["written"] == [{"hardware_key": "cpu-8c", "history": kept}]
@@ -563,9 +405,8 @@ def test_each_device_says_where_its_run_is_kept(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["mnist", "--ranks", "2"], "--ranks: scaling mnist takes --over, "),
-        (["mnist", "--network", "resnet50"], "--network: scaling mnist takes "),
-        (["network", "--epochs", "2", "--network", "resnet50"], "--epochs: scaling network takes"),
+        (["mnist", "--ranks", "2"], "--ranks: scaling mnist has no use for it"),
+        (["network", "--epochs", "2", "--network", "resnet50"], "--epochs: scaling network has no"),
         (["network"], "scaling network needs --network NAME"),
         (["network", "--network", "resnet51"], "did you mean resnet50"),
         (["network", "--network", "resnet50", "--ranks", "0"], "--ranks names '0'"),
@@ -573,16 +414,10 @@ def test_each_device_says_where_its_run_is_kept(run, tmp_path):
         (["mnist", "--over", "cores"], "--over: unknown way to have more workers 'cores'"),
         (["mnist", "--at-most", "0"], "--at-most: "),
         (["mnist", "--batch-size", "70000"], "more than the 60000"),
-        (["mnist", "--workers", "-1"], "--workers: "),
-        (["mnist", "--epochs", "-1"], "--epochs: "),
-        (["mnist", "--processes", "0"], "--processes: "),
         (["mnist", "--processes", "101"], "--processes: "),
-        (["mnist", "--weak", "--both"], "--weak, --strong and --both are three ways; choose one"),
+        (["mnist", "--weak", "--strong"], "--weak and --strong are two ways; choose one"),
         (["mnist", "--time-limit", "0"], "--time-limit 0: "),
-        (["mnist", "--plot", "curves.pdf"], "--plot curves.pdf: it has to be a file .png"),
-        (["mnist", "--plot", "no/curves.png"], "--plot no/curves.png: "),
-        (["nothing", "--matrix", "none.toml"], "none.toml: No such file"),
-        (["nothing", "--over", "threads"], "--over: scaling nothing takes --ranks, --batch-size"),
+        (["nothing"], "'nothing' is none of mnist, network"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_runs(run, tmp_path, words, problem):

@@ -37,7 +37,6 @@ OURS = {
         "profiler.export_stacks(str(partial), metric)",
         "order.read_text()",  # in the folder of its runner
     },
-    "studies/plot.py": {"figure.savefig(drawn, format='png', facecolor='white')"},  # in memory
     "storage/history.py": {"self.path.open('xb', buffering=0)"},  # a run's file, which is new
     # The null device, the kernel's files, and programs' and their libraries' own.
     "cli/ending.py": {"os.open(os.devnull, os.O_WRONLY)"},

@@ -10,8 +10,6 @@ from dataclasses import replace
 
 import pytest
 from builders import UUID, make_baseline, make_case, make_process
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.special import stdtrit
 
 from bench_lib import reasons
@@ -19,13 +17,10 @@ from bench_lib.cases.axes import case_of, network_axes
 from bench_lib.model import Launch, Origin, RankSample, Status
 from bench_lib.studies.laws import (
     Law,
-    Rate,
     Share,
     amdahl,
     gustafson,
-    rate_of_processes,
-    rate_of_steps,
-    ratio,
+    speed_up,
 )
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone, efficiencies, enough
@@ -61,18 +56,6 @@ def test_an_exact_curve_gives_its_serial_fraction_back(fit, curve, serial):
     assert law.remark == ""
 
 
-@given(
-    serial=st.floats(0.0, 1.0),
-    one=st.floats(1e-6, 1e6),
-    workers=st.sets(st.integers(1, 512), min_size=3, max_size=10),
-)
-def test_a_fraction_is_found_whatever_the_unit_and_the_numbers_of_workers(serial, one, workers):
-    law = amdahl(times(serial, one, sorted(workers)))
-    assert law.serial == pytest.approx(serial, abs=1e-5)
-    low, high = law.interval
-    assert 0 <= low <= law.serial <= high <= 1
-
-
 @pytest.mark.parametrize(("fit", "curve"), [(amdahl, times), (gustafson, rates)])
 def test_the_interval_holds_the_truth_nineteen_times_in_twenty(fit, curve):
     held = 0
@@ -95,18 +78,6 @@ def test_the_interval_ends_where_students_t_does_not_allow_more_errors():
     assert [off(measured, edge) for edge in law.interval] == pytest.approx([most] * 2, rel=1e-6)
 
 
-def test_an_exact_curve_is_known_to_nine_digits():
-    low, high = amdahl(times(0.25)).interval
-    assert 1e-10 < high - 0.25 < 1e-8
-    assert 1e-10 < 0.25 - low < 1e-8
-
-
-def test_more_noise_is_a_wider_interval():
-    quiet = amdahl(disturbed(times(0.1), 0.001, 1)).interval
-    loud = amdahl(disturbed(times(0.1), 0.05, 1)).interval
-    assert quiet[1] - quiet[0] < (loud[1] - loud[0]) / 10
-
-
 def test_relative_errors_count_so_that_the_longest_time_does_not_decide():
     exact = times(0.05)
     first = amdahl({**exact, 1: exact[1] * 1.01}).serial - 0.05
@@ -121,17 +92,6 @@ def test_what_the_laws_expect_of_more_workers():
     scaled = Law("Gustafson", 0.2, (0.1, 0.3), 3)
     assert scaled.speed_up(4) == pytest.approx(3.4)
     assert scaled.speed_ups(4) == pytest.approx((3.1, 3.7))
-
-
-@pytest.mark.parametrize("serial", [0.0, 0.2, 1.0])
-def test_a_fit_has_a_value_of_its_own_for_one_worker(serial):
-    late = amdahl({**times(serial), 1: 3.6})
-    assert 3.0 < late.one < 3.6
-    assert amdahl(times(serial)).throughput(4) == pytest.approx(1 / times(serial)[4])
-    assert gustafson(rates(serial)).throughput(4) == pytest.approx(rates(serial)[4])
-    late = gustafson({**rates(serial), 1: 80.0})
-    assert 80.0 < late.one < 100.0
-    assert late.throughput(16) == pytest.approx(rates(serial)[16], rel=0.1)
 
 
 @pytest.mark.parametrize(("fit", "curve"), [(amdahl, times), (gustafson, rates)])
@@ -181,57 +141,23 @@ def test_what_is_no_time_is_refused(values):
         amdahl(values)
 
 
-# ---- rates and ratios ---------------------------------------------------------------------
+# ---- speed-up -----------------------------------------------------------------------------
 
 
-def test_processes_tell_a_rate_and_how_far_it_is_known():
-    rate = rate_of_processes([1.0, 1.005, 1.01])
-    assert rate.log == pytest.approx(1.005)
-    assert rate.error == pytest.approx(0.005 / math.sqrt(3))
-    assert rate.degrees == 2
-    assert rate_of_processes([1.0]) == Rate(1.0)
+def test_a_speed_up_of_processes_has_welchs_interval():
+    found = speed_up([1.0, 1.2], [0.0, 0.1, 0.2])
+    variances = (0.02 / 2, 0.01 / 3)
+    degrees = sum(variances) ** 2 / (variances[0] ** 2 + variances[1] ** 2 / 2)
+    half = stdtrit(degrees, 0.975) * math.sqrt(sum(variances))
+    assert found.value == pytest.approx(math.e)
+    assert found.interval == pytest.approx((math.exp(1 - half), math.exp(1 + half)), rel=1e-9)
+    low, high = found.over(4).interval
+    assert (low, high) == pytest.approx((found.interval[0] / 4, found.interval[1] / 4))
 
 
-def test_steps_of_one_process_count_as_blocks_and_not_one_by_one():
-    steps = [0.011] * 10 + [0.01] * 10
-    rate = rate_of_steps(5.0, steps)
-    apart = math.log(1.1)
-    assert rate.log == 5.0
-    assert rate.degrees == 9
-    assert rate.error == pytest.approx(apart * math.sqrt(10 * 0.25 / 9) / math.sqrt(10))
-
-
-def test_three_steps_tell_nothing_of_chance():
-    assert rate_of_steps(5.0, [0.01] * 3) == Rate(5.0)
-
-
-def test_a_ratio_has_welchs_interval():
-    rate, one = Rate(math.log(390.0), 0.01, 4), Rate(math.log(100.0), 0.01, 4)
-    found = ratio(rate, one).over(4)
-    half = 2.306004135 * 0.01 * math.sqrt(2)
-    assert found.value == pytest.approx(0.975)
-    assert found.interval == pytest.approx(
-        (0.975 * math.exp(-half), 0.975 * math.exp(half)), rel=1e-6
-    )
-
-
-def test_a_ratio_with_a_side_that_is_not_known_has_no_interval():
-    assert ratio(Rate(math.log(2.0)), Rate(0.0, 0.1, 3)) == Share(pytest.approx(2.0))
-    assert ratio(Rate(0.0, 0.0, 3), Rate(0.0, 0.0, 3)).interval == (1.0, 1.0)
-
-
-def test_two_processes_or_two_blocks_tell_chance():
-    assert rate_of_processes([0.0, 0.2]) == Rate(0.1, pytest.approx(0.1), 1)
-    steady = [1.0, 1.0, math.e, math.e]
-    assert rate_of_steps(0.0, steady) == Rate(0.0, pytest.approx(0.5), 1)
-    assert rate_of_steps(0.0, [0.0, *steady]) == rate_of_steps(0.0, steady)
-
-
-def test_welchs_degrees_are_of_both_sides_errors():
-    found = ratio(Rate(0.0, 0.1, 3), Rate(0.0, 0.2, 5))
-    degrees = 0.05**2 / (0.1**4 / 3 + 0.2**4 / 5)
-    half = stdtrit(degrees, 0.975) * math.sqrt(0.05)
-    assert found.interval == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-9)
+def test_a_speed_up_of_one_process_has_no_interval():
+    assert speed_up([math.log(2.0)], [0.0, 0.1, -0.1]) == Share(pytest.approx(2.0))
+    assert speed_up([0.0, 0.0], [0.0, 0.0]).interval == (1.0, 1.0)
 
 
 # ---- efficiency ---------------------------------------------------------------------------

@@ -156,8 +156,8 @@ env --baselines
 exercise batch-sweep resnet50 --batch-sizes none
 exercise compile resnet50 --modes none
 exercise depth --mode eager
-exercise largest-batch resnet50 --resolution 99
-exercise precision resnet50 --price-per-hour 0
+exercise largest-batch resnet50 --at-most 0
+exercise precision resnet50 --time-limit 0
 history export
 history export none --format none
 history export --format csv --history afile
@@ -183,7 +183,6 @@ report --days 0
 report --history none://x
 scaling mnist --ranks 2
 scaling mnist --at-most 0
-scaling mnist --plot none.jpg
 selfcheck --tolerance 99
 selfcheck --output none/x
 submit

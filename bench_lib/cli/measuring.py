@@ -104,24 +104,18 @@ class Measuring:
         each: Callable[[Record], None] = lambda _record: None,
         *,
         processes: int = 1,
-        short: Case | None = None,
-        predicted: Callable[[Figures], None] = lambda _figures: None,
     ) -> list[Figures]:
         """Measure cases, judge them if requested, and return their figures.
 
-        Before them ``short`` is measured, and ``predicted`` gets its figures.  After them all are
-        measured again until each was in so many fresh ``processes``.
-
-        ``words`` follow the expected duration.  Unless JSON is printed, ``each`` gets every
-        record as soon as it is measured.
+        All are measured again until each was in so many fresh ``processes``.  ``words`` follow the
+        expected duration.  Unless JSON is printed, ``each`` gets every record as soon as it is
+        measured.
         """
         from bench_lib.engine.settings import MEASURING, PLANNED
 
         with self.engine(cases) as engine:
             engine.held.expect(cases)
             self._announce(cases, words)
-            if short is not None:
-                predicted(self._short(engine, short))
             engine.settings.progress.begin(MEASURING, [[case.id for case in cases]])
             for case in cases:
                 record = engine.measure(case)
@@ -169,14 +163,6 @@ class Measuring:
         self.written.append({"hardware_key": self.device.key, "history": path})
         self.records += found
         self.figures |= {record.case.id: figures_of(record, self.device) for record in found}
-
-    def _short(self, engine: Engine, short: Case) -> Figures:
-        """Measure some steps in a process of their own, which the history does not keep."""
-        from bench_lib.studies.figures import figures_of
-
-        say(f"some steps of {short.id}, to predict what it takes")
-        ((outcome,),) = engine.held.measure_again([short], -1, in_turns=False)
-        return figures_of(Record(short, attempts=outcome.attempts), self.device)
 
     def _announce(self, cases: Sequence[Case], words: str) -> None:
         """Say what is measured and about how long it takes, with ``words`` added to that."""

@@ -1,4 +1,4 @@
-"""The gain from more workers: rates, and two laws of speed-up.
+"""The gain from more workers: how far a speed-up is known, and two laws of it.
 
 Amdahl (1967): the share s of a fixed work cannot be divided, T(n) = T(1) (s + (1 - s) / n).
 Gustafson (1988): a work grows with the workers, R(n) = R(1) (s + (1 - s) n).
@@ -11,8 +11,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench_lib.verdict.statistics.iterations import block_means
-
 LEAST_POINTS = 3
 """A law has two unknowns, and any further point shows how well it holds."""
 CONFIDENCE = 0.95
@@ -20,17 +18,7 @@ LEAST_ERROR = 1e-9
 """Relative; keeps samples that are all equal from dividing by nothing."""
 
 
-# ---- rates and what they come to ----------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A throughput as a logarithm, and its uncertainty."""
-
-    log: float
-    error: float | None = None
-    """Standard error; None if unknown."""
-    degrees: float = 0.0
+# ---- speed-up -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -46,30 +34,18 @@ class Share:
         return Share(self.value / n, low_high)
 
 
-def rate_of_processes(logs: Sequence[float]) -> Rate:
-    """Return the rate of some processes, each its logarithm."""
-    mean = statistics.fmean(logs)
-    if len(logs) < 2:
-        return Rate(mean)
-    return Rate(mean, statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
+def speed_up(logs: Sequence[float], one: Sequence[float]) -> Share:
+    """Return a throughput over one worker's, each the logarithms of some processes'.
 
-
-def rate_of_steps(log_rate: float, iteration_s: Sequence[float]) -> Rate:
-    """Return the rate of one process, whose steps alone tell how steady it is."""
-    blocks = block_means([math.log(s) for s in iteration_s if s > 0])
-    if len(blocks) < 2:
-        return Rate(log_rate)
-    return Rate(log_rate, statistics.stdev(blocks) / math.sqrt(len(blocks)), len(blocks) - 1)
-
-
-def ratio(rate: Rate, one: Rate) -> Share:
-    """Return a rate over another one; the interval is Welch's, of the logarithms."""
-    log = rate.log - one.log
-    if rate.error is None or one.error is None:
+    The interval is Welch's, of the logarithms; there is none where a side has one process.
+    """
+    log = statistics.fmean(logs) - statistics.fmean(one)
+    if min(len(logs), len(one)) < 2:
         return Share(math.exp(log))
-    variance = rate.error**2 + one.error**2
-    squares = rate.error**4 / rate.degrees + one.error**4 / one.degrees
-    degrees = variance**2 / squares if squares > 0 else rate.degrees + one.degrees
+    squares = [statistics.variance(side) / len(side) for side in (logs, one)]
+    variance = sum(squares)
+    parts = sum(s**2 / (len(side) - 1) for s, side in zip(squares, (logs, one), strict=True))
+    degrees = variance**2 / parts if parts > 0 else len(logs) + len(one) - 2
     half = _t_quantile(degrees) * math.sqrt(variance)
     return Share(math.exp(log), (math.exp(log - half), math.exp(log + half)))
 
@@ -95,16 +71,10 @@ class Law:
     """95%, by what the law leaves unexplained; within 0 to 1."""
     points: int
     remark: str = ""
-    one: float = 1.0
-    """One worker's value by the fit, in the unit of the values."""
 
     def speed_up(self, n: float) -> float:
         """Return the speed-up that the law gives ``n`` workers."""
         return _speed_up(self.name, self.serial, n)
-
-    def throughput(self, n: float) -> float:
-        """Return what the fit gives ``n`` workers, one over the unit where times were fitted."""
-        return self.speed_up(n) * (1 / self.one if self.name == AMDAHL else self.one)
 
     def speed_ups(self, n: float) -> tuple[float, float]:
         """Return the least and the most that the interval gives ``n`` workers."""
@@ -157,8 +127,7 @@ def _fit(name: str, values: Mapping[int, float], grows: Callable[[float], float]
     most = least * (1 + _t_quantile(degrees) ** 2 / degrees) + LEAST_ERROR**2
     low = _edge(points, serial, 0.0, most)
     high = _edge(points, serial, 1.0, most)
-    one = _best_one(points, serial)
-    return Law(name, serial, (low, high), len(points), _remark(free), one)
+    return Law(name, serial, (low, high), len(points), _remark(free))
 
 
 def _unbounded(points: Sequence[tuple[float, float]]) -> float:
@@ -176,19 +145,10 @@ def _unbounded(points: Sequence[tuple[float, float]]) -> float:
 
 
 def _squares(points: Sequence[tuple[float, float]], serial: float) -> float:
-    """Return the squared relative errors of a serial share with the value that suits it best."""
-    one = _best_one(points, serial)
-    return math.fsum((one * shape - 1) ** 2 for shape in _shapes(points, serial))
-
-
-def _best_one(points: Sequence[tuple[float, float]], serial: float) -> float:
-    """Return the value at one worker that suits a serial share best."""
-    shapes = _shapes(points, serial)
-    return sum(shapes) / sum(shape**2 for shape in shapes)
-
-
-def _shapes(points: Sequence[tuple[float, float]], serial: float) -> list[float]:
-    return [(serial + (1 - serial) * grown) / value for grown, value in points]
+    """Return the squared relative errors of a serial share with the value(1) that suits it best."""
+    shapes = [(serial + (1 - serial) * grown) / value for grown, value in points]
+    one = sum(shapes) / sum(shape**2 for shape in shapes)
+    return math.fsum((one * shape - 1) ** 2 for shape in shapes)
 
 
 def _edge(
