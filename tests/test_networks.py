@@ -130,6 +130,20 @@ def test_a_network_can_be_built_for_another_size(name, size):
         assert network(torch.empty(2, 3, size, size, device="meta")).shape == (2, 1000)
 
 
+def test_inception_without_its_auxiliary_head_answers_alone_in_training():
+    batch = torch.empty(2, 3, 299, 299, device="meta")
+    alone = create_weightless(registry.WITHOUT_HEAD, 299).train()(batch)
+    twice = create_weightless("inception_v3", 299).train()(batch)
+    assert alone.shape == (2, 1000)
+    assert [head.shape for head in twice] == [(2, 1000), (2, 1000)]
+
+
+@pytest.mark.parametrize("name", registry.ROCM_NAMES)
+def test_a_network_by_its_name_in_the_seeds_tool_can_be_built_for_224_pixels(name):
+    network = create_weightless(registry.ROCM_NAMES[name], 224)
+    assert sum(p.numel() for p in network.parameters()) > 1e6
+
+
 # --- FLOPs ---------------------------------------------------------------------------------
 
 

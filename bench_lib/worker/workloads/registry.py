@@ -1,10 +1,10 @@
-"""The networks, torchvision's and ours, their sizes, and how each is constructed."""
+"""torchvision's networks, their sizes, and how each is constructed."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
@@ -15,12 +15,12 @@ from torch.overrides import TorchFunctionMode
 from torchvision import models
 from torchvision.models import segmentation
 
-from bench_lib.worker.workloads.architectures import ARCHITECTURES, CLASSES
-
+WITHOUT_HEAD = "inception_v3_no_aux"
+"""torchvision's ``inception_v3`` without its auxiliary head, which answers once in training too."""
 ROCM_NAMES: dict[str, str] = {
     "SqueezeNet": "squeezenet1_0",
     "SqueezeNet1.1": "squeezenet1_1",
-    "inception_v3": "inception_v3_no_aux",
+    "inception_v3": WITHOUT_HEAD,
     "resnext50": "resnext50_32x4d",
     "resnext101": "resnext101_32x8d",
     "shufflenet_v2": "shufflenet_v2_x1_0",
@@ -31,9 +31,10 @@ ROCM_NAMES: dict[str, str] = {
 }
 """Names that ROCm/pytorch-micro-benchmarking gives to networks, and ours for the same.
 
-All its other names are ours too.  Its ``inception_v3``, a name that we have as well, has no
-auxiliary head; its ``shufflenet_v2`` is torchvision's 1x without the batch norm and ReLU after
-the last convolution.
+All its other names are ours too, but for two that torchvision lacks: ``xception``, and
+``shufflenet``, which cannot be built under Python 3 there either.  Its ``inception_v3``, a name
+that we have as well, has no auxiliary head; its ``shufflenet_v2`` is torchvision's 1x without the
+batch norm and ReLU after the last convolution.
 """
 
 
@@ -52,11 +53,11 @@ class Network:
 
 @cache
 def networks() -> dict[str, Network]:
-    """Return every classification and segmentation network by name, ours after torchvision's.
+    """Return every classification and segmentation network by name.
 
-    For torchvision's, a network's own input size is the smallest crop among its published
-    weights: larger ones belong to fine-tunings at a higher resolution, which need other
-    constructor arguments (vit_b_16 at 384, regnet_y_16gf at 384).
+    A network's own input size is the smallest crop among its published weights: larger ones
+    belong to fine-tunings at a higher resolution, which need other constructor arguments
+    (vit_b_16 at 384, regnet_y_16gf at 384).
     """
     found = {}
     for kind, module in (("classification", models), ("segmentation", segmentation)):
@@ -65,8 +66,7 @@ def networks() -> dict[str, Network]:
             sizes = [_crop(weight.transforms()) for weight in weights]
             outputs = len(weights[0].meta["categories"])
             found[name] = Network(name, kind, min(sizes), outputs)
-    for name, (_, image_size) in ARCHITECTURES.items():
-        found[name] = Network(name, "classification", image_size, CLASSES)
+    found[WITHOUT_HEAD] = replace(found["inception_v3"], name=WITHOUT_HEAD)
     return found
 
 
@@ -91,9 +91,8 @@ def create(name: str, image_size: int, **arguments: Any) -> nn.Module:
     known = networks().get(name)
     if known is None:
         raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
-    if name in ARCHITECTURES:
-        construct, _ = ARCHITECTURES[name]
-        return construct()
+    if name == WITHOUT_HEAD:
+        name, arguments["aux_logits"] = "inception_v3", False
     arguments["weights"] = None
     if known.kind == "segmentation":
         arguments["weights_backbone"] = None
