@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
 _COMMENT = "--markdown FILE and a workflow step that comments (docs/ci.md)"
 _POST = "--json and a workflow step that posts (docs/ci.md)"
 _IMAGES = "compare two images with --prefix-a and --prefix-b of bench-lib ab"
+_FETCH = "python -c \"import torchvision.datasets as d; d.CIFAR100('DIR', download=True)\""
 OPTIONS: dict[tuple[str, str], str] = {
     ("baseline quarantine", "--history"): "--unknown takes a case that only a run knows",
     ("exercise", "--compile-options"): "compile_options in the matrix",
@@ -69,6 +70,8 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("selfcheck", "--contexts"): "nothing replaces it; selfcheck says how far processes differ",
     ("selfcheck", "--history"): "selfcheck reads no history; leave it out",
     ("submit", "--collect"): "submit --wait waits; sacct -j JOB and seff JOB say what it used",
+    ("train", "--download"): _FETCH,
+    ("train", "--download-only"): _FETCH,
 }
 """Options by command and name; pytest's are those of ``pytest``."""
 

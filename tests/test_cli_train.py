@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from builders import (
@@ -147,7 +145,7 @@ def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations
             [
                 "cifar100-vit_b_16-b256-bf16-nhwc-graph-device",
                 "cifar100-vit_b_16-b256-bf16-nhwc-graph-fixed",
-                "cifar100-none-b256-bf16-nhwc-graph-device",
+                "cifar100-none-b256-bf16-nhwc-eager-device",
             ],
         ),
         (
@@ -267,7 +265,7 @@ def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
         ("--batch-size 2 --ranks 4 --strong", "batch_size 2 cannot be divided among 4 ranks"),
         ("--workers -1", "workers is -1; it has to be a whole number of 0 or more"),
         ("--time-limit 0", "--time-limit 0: a time in seconds has to be a number above 0"),
-        ("--download", "--download needs --data DIR, the folder to download to"),
+        ("--data nowhere", "--data / --data-path / -dp: "),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(run, tmp_path, words, expected):
@@ -277,23 +275,13 @@ def test_what_cannot_be_meant_is_one_line(run, tmp_path, words, expected):
     assert not (tmp_path / "history").exists()
 
 
-def test_the_scripts_own_options_are_taken(run, worker, tmp_path):
-    asked = worker(0)
+def test_the_scripts_own_options_are_taken(run, tmp_path):
+    (tmp_path / "sets").mkdir()
     words = "-bs 64 --num-workers 2 --data-path sets --model vit -ms 6 --precision float32"
     answer = run(f"cifar100 {words}", items_per_step=128)
     assert answer.measured[0] == "cifar100-vit_b_16-b64-fp32-eager-loader-w2-files"
     assert the_run(tmp_path).records[answer.measured[0]].case.sampling.iterations == 3
-    assert asked[0][-1] == str(tmp_path / "sets")
-
-
-@pytest.mark.parametrize(("words", "folder"), [("", "data"), (" -dp sets", "sets")])
-def test_a_download_alone_measures_nothing(run, worker, tmp_path, words, folder):
-    asked = worker(0)
-    answer = run(f"cifar100 --download-only{words}")
-    assert (answer.status, answer.measured) == (0, [])
-    assert asked == [
-        ["bench_lib.worker.workloads.datasets", "cifar100", str(tmp_path / folder), "--download"]
-    ]
+    assert run.told["variables"] == {"BENCH_LIB_DATA": str(tmp_path / "sets")}
 
 
 def test_a_profile_comes_after_the_figures_and_costs_none(run, monkeypatch):
@@ -325,70 +313,6 @@ def test_the_ranks_of_a_launch_are_those_of_the_case(run, monkeypatch, words, ra
     monkeypatch.setattr(train, "ranks_launched", lambda: 4)
     answer = run(f"cifar100{words}", items_per_step=1024)
     assert {id_.rpartition("-x")[2] for id_ in answer.measured} == {str(ranks)}
-
-
-# ---- data ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def worker(monkeypatch):
-    """Stand for the worker that looks at files: says what it is told to, and what it was asked."""
-    asked, real = [], subprocess.run
-
-    def say(status: int, err: str = "") -> list[list[str]]:
-        def answer(command, **options):
-            if "bench_lib.worker.workloads.datasets" not in command:
-                return real(command, **options)
-            asked.append(command[2:])
-            return SimpleNamespace(returncode=status, stderr=err)
-
-        monkeypatch.setattr(subprocess, "run", answer)
-        return asked
-
-    return say
-
-
-def test_files_are_checked_first_and_workers_are_told_the_folder(run, worker, tmp_path):
-    asked = worker(0)
-    answer = run("cifar100 --data sets --feed device", items_per_step=256)
-    folder = str(tmp_path / "sets")
-    assert asked == [["bench_lib.worker.workloads.datasets", "cifar100", folder]]
-    assert run.told["variables"] == {"BENCH_LIB_DATA": folder}
-    assert answer.measured[0] == "cifar100-resnet50-b256-amp-fp16-eager-device-files"
-
-
-def test_a_download_comes_before_anything_is_measured(run, worker, tmp_path):
-    asked = worker(0)
-    answer = run("cifar10-table --ranks 1 --data sets --download", items_per_step=32)
-    assert asked == [
-        ["bench_lib.worker.workloads.datasets", "cifar10", str(tmp_path / "sets"), "--download"]
-    ]
-    assert answer.err.startswith("fetching and checking cifar10 in sets\n")
-
-
-def test_files_that_cannot_be_used_are_an_error_in_the_workers_words(run, worker, tmp_path):
-    worker(1, "some warning\nsets: cifar100 cannot be read: Dataset not found\n")
-    answer = run("cifar100 --data sets")
-    assert answer.status == 2
-    assert "bench-lib: error: sets: cifar100 cannot be read" in answer.err
-    assert not (tmp_path / "history").exists()
-
-
-def test_a_worker_that_cannot_look_is_an_error_with_its_last_words(run, worker):
-    worker(
-        1, "Traceback (most recent call last):\n  File\nModuleNotFoundError: No module 'torch'\n"
-    )
-    answer = run("cifar100 --data sets")
-    assert answer.status == 2
-    assert "the data set cannot be looked at:" in answer.err
-    assert answer.err.endswith("ModuleNotFoundError: No module 'torch'\n")
-
-
-def test_a_folder_without_the_set_is_named_by_the_real_worker(run, tmp_path):
-    answer = run("cifar100 --data sets")
-    assert answer.status == 2
-    words = f"{tmp_path / 'sets'}: cifar100 cannot be read: Dataset not found or corrupted"
-    assert words in answer.err
 
 
 def test_generated_data_needs_no_variable(run):

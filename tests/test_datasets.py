@@ -1,12 +1,10 @@
-"""Data sets to learn from: what is generated, files and their sums, and no network."""
+"""Data sets to learn from: what is generated, files and their sums."""
 
 from __future__ import annotations
 
 import hashlib
 import pickle
 import struct
-import urllib.error
-import urllib.request
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +14,7 @@ from torchvision.datasets import CIFAR100
 
 from bench_lib.worker.workload import UnsupportedError
 from bench_lib.worker.workloads import datasets
-from bench_lib.worker.workloads.datasets import DATASETS, FOLDER_VARIABLE, DataError, main
+from bench_lib.worker.workloads.datasets import DATASETS, FOLDER_VARIABLE, DataError
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +108,7 @@ def test_a_file_that_was_changed_is_not_unpickled(cifar, monkeypatch, file):
         datasets.from_files("cifar100", cifar)
     words = str(raised.value)
     assert words.startswith(f"{cifar}: cifar100 cannot be read: ")
-    assert words.endswith("remove it and download the set again, or use data generated")
+    assert words.endswith(f"CIFAR100({str(cifar)!r}, download=True), or use data generated")
 
 
 def test_a_file_that_is_not_there_is_an_error(cifar):
@@ -151,35 +149,3 @@ def test_files_without_a_folder_are_a_skip_that_says_what_to_set(monkeypatch):
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     with pytest.raises(UnsupportedError, match=f"{FOLDER_VARIABLE} names no folder to read"):
         datasets.load("cifar10", "files", 1)
-
-
-# ---- downloading --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def no_network(monkeypatch):
-    def refuse(*_: Any, **__: Any) -> None:
-        raise urllib.error.URLError("Temporary failure in name resolution")
-
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist"])
-def test_without_a_network_a_download_says_what_to_do_instead(name, no_network, tmp_path, capsys):
-    assert main([name, str(tmp_path / "new"), "--download"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"{name} cannot be downloaded to {tmp_path / 'new'}: ")
-    assert "Without a network, copy the folder from a machine that has one" in line
-    assert line.endswith("the data is then generated, of the same shape")
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
-    (tmp_path / "file").touch()
-    assert main(["cifar10", str(tmp_path / "file"), "--download"]) == 1
-    assert f"cifar10 cannot be downloaded to {tmp_path / 'file'}: " in capsys.readouterr().err
-
-
-def test_a_check_says_what_is_wrong_and_leaves_with_one(tmp_path, capsys):
-    assert main(["cifar10", str(tmp_path)]) == 1
-    expected = f"{tmp_path}: cifar10 cannot be read: Dataset not found"
-    assert capsys.readouterr().err.startswith(expected)

@@ -93,6 +93,8 @@ def _network_clash(chosen: Mapping[str, Any]) -> str | None:
     network, mode, feed = chosen["network"], chosen["compile_mode"], chosen["feed"]
     if chosen["dataset"] == "mnist" and network in COLOUR_NETWORKS:
         return f"network {network} takes images of three colours, and mnist has one; there is cnn"
+    if mode == "graph" and chosen["ranks"] > 1:
+        return f"compile_mode graph records one device's step, and ranks is {chosen['ranks']}"
     if network != INPUT_ALONE:
         return None
     if feed == "fixed":
@@ -101,10 +103,8 @@ def _network_clash(chosen: Mapping[str, Any]) -> str | None:
         return f"epochs is {chosen['epochs']}, and network none learns nothing"
     if chosen["precision"] not in ("fp32", "bf16"):
         return f"network none makes images in fp32 or bf16; precision is {chosen['precision']}"
-    if mode not in ("eager", "graph"):
+    if mode != "eager":
         return f"network none has nothing to compile; compile_mode is {mode}"
-    if mode == "graph" and feed == "loader":
-        return "compile_mode graph records a device's work, and the loader's is the host's"
     return None
 
 

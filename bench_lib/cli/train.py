@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +14,7 @@ from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped, known, refuse
 from bench_lib.cli.output import say, show
 from bench_lib.formulas.images import DATASETS
-from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
+from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import MEMORY_FORMATS, Case, Param, Record, Sampling, UserError
 from bench_lib.studies.asked import check_limit, numbers_in
@@ -29,10 +26,7 @@ EPOCHS = {"inception_v3": 5}
 """Epochs of the CIFAR-10 table by default; others 10."""
 COLUMNS = [1, 2, 4, 8, 16]
 """Numbers of GPUs of the CIFAR-10 table."""
-DOWNLOAD_LIMIT_S = 3600.0
 FED = ("loader", "device")
-THEIR_DATA = Path("data")
-"""The folder to which the CIFAR-100 script downloads."""
 PROFILED, KERNELS = 3, 10
 """Steps that the CIFAR-100 script profiles, and rows of its table."""
 
@@ -64,12 +58,11 @@ class TrainingSource:
             "--data-path",
             "-dp",
             metavar="DIR",
+            exists=True,
+            file_okay=False,
             help="The data set's folder (default: generated data).",
         ),
     ] = None
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch what is missing in --data before measuring.")
-    ] = False
 
     @property
     def variables(self) -> dict[str, str]:
@@ -78,7 +71,7 @@ class TrainingSource:
 
 
 CIFAR_100, TABLE = "cifar100", "cifar10-table"
-OF_CIFAR_100 = ("max_steps", "max_epochs", "strong", "download_only", "torch_profile")
+OF_CIFAR_100 = ("max_steps", "max_epochs", "strong", "torch_profile")
 OF_TABLE = ("epochs", "steps")
 
 
@@ -114,9 +107,6 @@ class Trained:
     ] = 1
     strong: Annotated[
         bool, typer.Option("--strong", help="cifar100: the batch is divided among the ranks.")
-    ] = False
-    download_only: Annotated[
-        bool, typer.Option("--download-only", help="cifar100: fetch what is missing, and leave.")
     ] = False
     torch_profile: Annotated[
         bool,
@@ -166,9 +156,6 @@ def train(
 def _cifar100(trained: Trained, manner: Manner, source: TrainingSource, keeping: Keeping) -> None:
     from bench_lib.studies import training
 
-    if trained.download_only:
-        _ready("cifar100", source.data or THEIR_DATA, download=True)
-        return
     own = trained.usual(
         network="resnet", precision="automixed", batch_size=256, feed="loader", time_limit=600.0
     )
@@ -189,7 +176,7 @@ def _cifar100(trained: Trained, manner: Manner, source: TrainingSource, keeping:
     sampling = Sampling(iterations=iterations, max_iterations=iterations)
     base = Case("", "", time_limit_s=own.time_limit or 0.0)
     cases = training.three_cases(values, replace(base, sampling=sampling), base)
-    session = _session("train-cifar100", "cifar100", source, keeping)
+    session = _session("train-cifar100", source, keeping)
 
     def each(record: Record) -> None:
         if record.case.id == cases[training.TOGETHER].id:
@@ -248,7 +235,7 @@ def _cifar10_table(
         sampling = Sampling(iterations=rounds, max_iterations=rounds, checks=False)
         base = replace(base, sampling=sampling)
     cases = [training_case(base, **values, ranks=count) for count in counts]
-    session = _session("train-cifar10-table", "cifar10", source, keeping)
+    session = _session("train-cifar10-table", source, keeping)
     rows = training.ranks_rows(cases, session.figures_of_all(cases), epochs)
     table, notes = training.ranks_table(rows), training.ranks_notes(rows, own.steps)
     session.tell({"rows": table}, [row.figures for row in rows], notes)
@@ -270,8 +257,6 @@ def _common(own: Trained, manner: Manner, source: TrainingSource) -> dict[str, P
     network, precision, feed = own.network or "", own.precision or "", own.feed or ""
     if problem := one_of("--feed", FED)(feed):
         raise UserError(problem)
-    if source.data is None and source.download:
-        raise UserError("--download needs --data DIR, the folder to download to")
     values: dict[str, Param] = {
         "batch_size": own.batch_size or 0,
         "network": NETWORKS.get(network, network),
@@ -285,44 +270,8 @@ def _common(own: Trained, manner: Manner, source: TrainingSource) -> dict[str, P
     return values if source.data is None else {**values, "data": "files"}
 
 
-def _session(name: str, dataset: str, source: TrainingSource, keeping: Keeping) -> Measuring:
-    """Return what measures on the first device, with the data set in place.
-
-    Raises UserError where its files cannot be used, LaunchError where nobody can look.
-    """
+def _session(name: str, source: TrainingSource, keeping: Keeping) -> Measuring:
+    """Return what measures on the first device."""
     from bench_lib.backends import detect
 
-    if source.data is not None:
-        _ready(dataset, source.data, download=source.download)
     return Measuring(name, detect()[0], keeping, source.variables)
-
-
-def _ready(dataset: str, folder: Path, *, download: bool) -> None:
-    """Have a worker check the data set's files, and fetch them first if requested.
-
-    Raises UserError if they cannot be used, LaunchError if nobody can look.
-    """
-    from bench_lib.launch.files import temporary_folder
-    from bench_lib.launch.zygote import import_path
-
-    command = [sys.executable, "-m", "bench_lib.worker.workloads.datasets", dataset]
-    command += [str(folder.absolute()), *(["--download"] if download else [])]
-    say(f"{'fetching and checking' if download else 'checking'} {dataset} in {folder}")
-    try:
-        with temporary_folder() as links:
-            variables = {**os.environ, "PYTHONPATH": import_path(Path(links), os.environ)}
-            done = subprocess.run(
-                command,
-                env=variables,
-                capture_output=True,
-                text=True,
-                timeout=DOWNLOAD_LIMIT_S,
-                check=False,
-            )
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{dataset} was not ready within {DOWNLOAD_LIMIT_S:g} s") from error
-    lines = done.stderr.strip().splitlines() or ["no reason given"]
-    if done.returncode == 1 and not lines[0].startswith("Traceback"):
-        raise UserError(lines[-1])
-    if done.returncode:
-        raise LaunchError("\n".join(["the data set cannot be looked at:", *lines[-10:]]))

@@ -38,9 +38,7 @@ def three_cases(values: Mapping[str, Param], together: Case, alone: Case) -> dic
     if values["network"] == "inception_v3" and not values.get("image_size"):
         fed["image_size"] = 299
     fed["precision"] = "bf16" if values.get("precision") == "bf16" else "fp32"
-    on_device = values["feed"] == "device"
-    is_graph = values.get("compile_mode") == "graph"
-    fed["compile_mode"] = "graph" if is_graph and on_device else "eager"
+    fed["compile_mode"] = "eager"
     return {
         TOGETHER: training_case(together, **values),
         STEP_ALONE: training_case(alone, **fixed),

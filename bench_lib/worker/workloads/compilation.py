@@ -103,17 +103,15 @@ class Recorded:
         self,
         step: Callable[[], object],
         after_first: Callable[[], None] = lambda: None,
-        side: torch.cuda.Stream | None = None,
         *,
         again: int = 0,
     ) -> None:
         """Call ``after_first`` when the first step has been issued, before it is recorded.
 
-        ``side`` and ``again`` are as ``graph.recorded`` has them; see ``choose``.
+        ``again`` is as ``graph.recorded`` has it; see ``choose``.
         """
         self._step = step
         self._after_first = after_first
-        self._side = side
         self._again = again
         self._lent = contextlib.ExitStack()
         self._recording: Recording | None = None
@@ -150,9 +148,9 @@ class Recorded:
 
     def _record(self) -> Recording:
         try:
-            return self._enter(self._side)
+            return self._enter()
         except RuntimeError as error:
             raise UnsupportedError(f"the step cannot be recorded in a graph: {error}") from error
 
-    def _enter(self, side: torch.cuda.Stream | None, again: int = 0) -> Recording:
+    def _enter(self, side: torch.cuda.Stream | None = None, again: int = 0) -> Recording:
         return self._lent.enter_context(recorded(self._step, side, again=again))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,8 +104,8 @@ def from_files(name: str, folder: Path) -> Data:
         train, test = (_split(kind(folder, train=of_train), about) for of_train in (True, False))
     except (RuntimeError, OSError, ValueError, AssertionError) as error:
         raise DataError(
-            f"{folder}: {name} cannot be read: {error}; remove it and download the set again, or "
-            "use data generated"
+            f"{folder}: {name} cannot be read: {error}; fetch it by torchvision.datasets."
+            f"{kind.__name__}({str(folder)!r}, download=True), or use data generated"
         ) from error
     if (len(train), len(test)) != (about.train, about.test):
         raise DataError(f"{folder}: {name} has {len(train)} and {len(test)} images")
@@ -125,42 +124,3 @@ def _torchvision(name: str) -> Any:
     return {"cifar100": datasets.CIFAR100, "cifar10": datasets.CIFAR10, "mnist": datasets.MNIST}[
         name
     ]
-
-
-def download(name: str, folder: Path) -> None:
-    """Fetch missing files into the folder, by torchvision.
-
-    Raises DataError if that fails, with the remedy for a machine without a network.
-    """
-    kind = _torchvision(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        kind(folder, download=True)
-    except (OSError, RuntimeError) as error:
-        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(
-            f"{name} cannot be downloaded to {folder}: {cause}. Without a network, copy the "
-            f"folder from a machine that has one, or leave --data and --download out: the data "
-            f"is then generated, of the same shape"
-        ) from error
-
-
-def main(arguments: list[str]) -> int:
-    """See to it that a data set is in a folder; returns the exit status."""
-    download_first = arguments[2:] == ["--download"]
-    if len(arguments) < 2 or (arguments[2:] and not download_first) or arguments[0] not in DATASETS:
-        sys.stderr.write(f"usage: datasets {'|'.join(DATASETS)} FOLDER [--download]\n")
-        return 2
-    name, folder = arguments[0], Path(arguments[1])
-    try:
-        if download_first:
-            download(name, folder)
-        from_files(name, folder)
-    except DataError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

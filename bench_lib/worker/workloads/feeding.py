@@ -1,15 +1,14 @@
 """How training gets its batches: one that stays, a data set on the device, or torch's DataLoader.
 
-A feed has two halves.  The host's work for a batch (``fetch``) can be in no graph.  The device's
-work (``batch``) can, and gives images and targets as the network takes them.
+A feed has its batch always in the same place, which a graph of the step reads, and ``fetch`` puts
+the next one there.
 """
 
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -33,55 +32,59 @@ class Shape:
     layout: torch.memory_format
 
 
-@dataclass
-class Feed(ABC):
-    """The source of batches; as it stands, the host has nothing to do for them.
+class Feed:
+    """The source of batches; as it stands one batch of the data, not augmented, that stays."""
 
-    ``split`` is a data set's images for training.  ``seed`` decides their order, and ``workers``
-    is how many processes a loader has.
-    """
-
-    split: Split
-    transforms: Transforms
-    shape: Shape
-    setting: Setting
-    seed: int = 0
-    workers: int = 0
-    steps_per_epoch: int = field(default=1, init=False)
-    at_once: int = field(default=1, init=False)
-    """Batches that come together, one of each of a loader's processes."""
-    warnings: list[str] = field(default_factory=list, init=False)
     fed_by_host: ClassVar[bool] = False
+    steps_per_epoch = 1
+    at_once = 1
+    """Batches that come together, one of each of a loader's processes."""
 
-    @abstractmethod
-    def __post_init__(self) -> None:
-        """Prepare what batches are made of."""
+    def __init__(
+        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting, seed: int
+    ) -> None:
+        """Put this rank's first batch in its place; ``seed`` decides the order of the images."""
+        self.transforms, self.setting, self.seed = transforms, setting, seed
+        self.batch_size = shape.batch_size
+        self.warnings: list[str] = []
+        channels = split.images.shape[-1]
+        sizes = (shape.batch_size, channels, shape.image_size, shape.image_size)
+        device = setting.device
+        self.images = torch.empty(sizes, dtype=shape.dtype, device=device)
+        self.images = self.images.contiguous(memory_format=shape.layout)
+        """(n, channels, side, side), as the network takes them."""
+        self.targets = torch.empty(shape.batch_size, dtype=torch.int64, device=device)
+        """(n,)."""
+        places = torch.arange(shape.batch_size) + setting.rank * shape.batch_size
+        images, targets = on_device(split, device, places % len(split))
+        self.put(transforms.plain(images), targets)
 
-    def fetch(self) -> None:  # noqa: B027 - one batch needs no work
-        """Have the host do its part of the next batch."""
+    def put(self, images: Tensor, targets: Tensor) -> None:
+        """Take a batch from the device: images (n, channels, side, side), targets (n,)."""
+        self.images.copy_(images)
+        self.targets.copy_(targets)
 
-    @abstractmethod
-    def batch(self) -> tuple[Tensor, Tensor]:
-        """Return images (n, channels, side, side) and targets (n,) on the device.
+    def fetch(self) -> None:
+        """Put the next batch in its place."""
 
-        Does nothing that a graph cannot record.
-        """
-
-    def rewind(self) -> None:  # noqa: B027 - one batch has no epochs
+    def rewind(self) -> None:
         """Start again with the first epoch."""
 
-    def close(self) -> None:  # noqa: B027 - only a loader starts something
+    def close(self) -> None:
         """End the processes that were started."""
-
-    def _taken(self, images: Tensor) -> Tensor:
-        """Return images as the network takes them: in its type and memory format."""
-        return images.to(self.shape.dtype, memory_format=self.shape.layout)
 
 
 def feed_of(
-    kind: str, data: Data, transforms: Transforms, shape: Shape, setting: Setting, **more: Any
+    kind: str,
+    data: Data,
+    transforms: Transforms,
+    shape: Shape,
+    setting: Setting,
+    *,
+    seed: int,
+    workers: int = 0,
 ) -> Feed:
-    """Return a feed of ``fixed``, ``device`` or ``loader``; a loader gets its ``workers``.
+    """Return a feed of ``fixed``, ``device`` or ``loader``; a loader has so many ``workers``.
 
     ``seed`` decides the order of the images.  Raises ValueError if an epoch has not one step.
     """
@@ -90,63 +93,44 @@ def feed_of(
             f"{setting.ranks} x {shape.batch_size} images a step are more than the "
             f"{len(data.train)} there are for training"
         )
-    return _KINDS[kind](data.train, transforms, shape, setting, **more)
+    if kind == "loader":
+        return Loader(data.train, transforms, shape, setting, seed, workers=workers)
+    of = OnDevice if kind == "device" else Feed
+    return of(data.train, transforms, shape, setting, seed)
 
 
-def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return all images, (n, height, width, channels) bytes, and targets, (n,), on the device."""
-    return torch.from_numpy(split.images).to(device), torch.from_numpy(split.targets).to(device)
-
-
-class Fixed(Feed):
-    """One batch of the data, not augmented, which never changes."""
-
-    def __post_init__(self) -> None:
-        """Take this rank's batch from the beginning of the data."""
-        n, device = self.shape.batch_size, self.setting.device
-        places = (torch.arange(n) + self.setting.rank * n) % len(self.split)
-        images = torch.from_numpy(self.split.images)[places].to(device)
-        self._images = self._taken(self.transforms.plain(images, self.shape.image_size))
-        self._targets = torch.from_numpy(self.split.targets)[places].to(device)
-
-    def batch(self) -> tuple[Tensor, Tensor]:
-        """Return the one batch: images (n, channels, side, side) and targets (n,)."""
-        return self._images, self._targets
+def on_device(
+    split: Split, device: torch.device, places: Tensor | slice = slice(None)
+) -> tuple[Tensor, Tensor]:
+    """Return images, (n, channels, height, width) bytes, and targets, (n,), on the device."""
+    images, targets = torch.from_numpy(split.images), torch.from_numpy(split.targets)
+    images = images[places].to(device).permute(0, 3, 1, 2).contiguous()
+    return images, targets[places].to(device)
 
 
 class OnDevice(Feed):
     """The whole data set on the device; shuffled once an epoch, augmented batch by batch."""
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting, seed: int
+    ) -> None:
         """Copy the data; ranks share one order and take turns in it."""
-        setting, n, device = self.setting, self.shape.batch_size, self.setting.device
-        self._images, self._targets = on_device(self.split, device)
-        self.steps_per_epoch = len(self.split) // setting.ranks // n
-        self._order = torch.arange(len(self.split), device=device)
-        self._offsets = torch.arange(n, device=device) * setting.ranks + setting.rank
-        self._begin = torch.zeros((), dtype=torch.int64, device=device)
-        self._generator = torch.Generator(device)
+        super().__init__(split, transforms, shape, setting, seed)
+        self._images, self._targets = on_device(split, setting.device)
+        self.steps_per_epoch = len(split) // setting.ranks // shape.batch_size
+        self._generator = torch.Generator(setting.device)
         self.rewind()
 
     def fetch(self) -> None:
-        """Shuffle where an epoch begins."""
-        if self._step % self.steps_per_epoch == 0:
-            n = len(self._order)
-            torch.randperm(n, generator=self._generator, device=self._order.device, out=self._order)
-            self._begin.zero_()
+        """Gather the next images and augment them; shuffle where an epoch begins."""
+        step, ranks = self._step % self.steps_per_epoch, self.setting.ranks
+        if step == 0:
+            n, device = len(self._targets), self.setting.device
+            self._order = torch.randperm(n, generator=self._generator, device=device)
+        together = self.batch_size * ranks
+        places = self._order[step * together : (step + 1) * together][self.setting.rank :: ranks]
+        self.put(self.transforms.augment(self._images[places]), self._targets[places])
         self._step += 1
-
-    def batch(self) -> tuple[Tensor, Tensor]:
-        """Gather the next images, augment them, and move on.
-
-        Returns images (n, channels, side, side) and targets (n,).
-        """
-        # Wrapped around because a recorded step may be replayed without the host's half.
-        places = self._order[(self._begin + self._offsets) % len(self._order)]
-        self._begin += self.shape.batch_size * self.setting.ranks
-        self._begin %= len(self._order)
-        images = self.transforms.augment(self._images[places], self.shape.image_size)
-        return self._taken(images), self._targets[places]
 
     def rewind(self) -> None:
         """Start again with the order of the first epoch."""
@@ -157,10 +141,10 @@ class OnDevice(Feed):
 class _Samples(Dataset[Any]):
     """Images one by one, as torchvision's own data sets give them."""
 
-    def __init__(self, split: Split, transform: Any) -> None:
+    def __init__(self, split: Split, transforms: Transforms) -> None:
         self._images = split.images[..., 0] if split.images.shape[-1] == 1 else split.images
         self._targets = split.targets.tolist()
-        self._transform = transform
+        self._transform = transforms.augment
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -180,15 +164,24 @@ class Loader(Feed):
 
     fed_by_host = True
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        split: Split,
+        transforms: Transforms,
+        shape: Shape,
+        setting: Setting,
+        seed: int,
+        *,
+        workers: int,
+    ) -> None:
         """Start nothing before the first batch."""
-        workers, shape, setting = self.workers, self.shape, self.setting
+        super().__init__(split, transforms, shape, setting, seed)
         if not workers:
             self.warnings.append("no loader workers: the process that trains loads too")
         self.at_once = max(1, workers)
-        samples = _Samples(self.split, self.transforms.of_samples(shape.image_size))
+        samples = _Samples(split, transforms)
         self._sampler: DistributedSampler[Any] = DistributedSampler(
-            samples, setting.ranks, setting.rank, seed=self.seed, drop_last=True
+            samples, setting.ranks, setting.rank, seed=seed, drop_last=True
         )
         self._generator = torch.Generator()
         with warnings.catch_warnings(record=True) as told:
@@ -207,10 +200,6 @@ class Loader(Feed):
         self.warnings += [str(warning.message) for warning in told]
         self._loader: DataLoader[Any] | None = loader
         self.steps_per_epoch = len(self._sampler) // shape.batch_size
-        side, channels = shape.image_size, self.split.images.shape[-1]
-        device = setting.device
-        self._images = torch.empty((shape.batch_size, channels, side, side), device=device)
-        self._targets = torch.empty(shape.batch_size, dtype=torch.int64, device=device)
         self._batches: Iterator[Any] | None = None
         self._epoch = 0
         self.rewind()
@@ -222,13 +211,8 @@ class Loader(Feed):
             self._start_epoch()
             assert self._batches is not None
             batch = next(self._batches)
-        # Always to the same place, which a graph of the step reads.
-        self._images.copy_(batch[0], non_blocking=True)
-        self._targets.copy_(batch[1], non_blocking=True)
-
-    def batch(self) -> tuple[Tensor, Tensor]:
-        """Return the batch that was sent: images (n, channels, side, side) and targets (n,)."""
-        return self._taken(self._images), self._targets
+        device = self.setting.device
+        self.put(*(each.to(device, non_blocking=True) for each in batch))
 
     def rewind(self) -> None:
         """Start the first epoch again, with nothing made ahead, where one was begun."""
@@ -249,6 +233,3 @@ class Loader(Feed):
         shut_down = getattr(batches, "_shutdown_workers", None)  # else its end waits for ours
         if shut_down is not None:
             shut_down()
-
-
-_KINDS: dict[str, type[Feed]] = {"fixed": Fixed, "device": OnDevice, "loader": Loader}

@@ -7,7 +7,6 @@ stay on the device until the measured stretch is over.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from bench_lib.formulas.images import (
     own_side,
 )
 from bench_lib.model import MOST_STEPS_TOLD, Numerics, Training
-from bench_lib.worker.caches import told
 from bench_lib.worker.device import layout_of, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads import cifar, datasets
@@ -46,8 +44,6 @@ SETTLED_ON = 4
 """Images that a fresh network is settled on."""
 TESTED = 250
 """Images that are tested at once."""
-DDP_STEPS = 11
-"""Eager steps of several ranks before one is recorded, as torch's notes on CUDA graphs ask."""
 CAPACITY = 2**16
 """Steps that losses are kept of where nothing says how many there will be."""
 
@@ -93,9 +89,10 @@ def training(setting: Setting, **params: Any) -> Workload:
     set_precision(spec.precision, setting.device)
     require_compile(spec.compile_mode, setting.device)
     data = datasets.load(spec.dataset, spec.data, spec.seed)
-    more = {"seed": spec.seed, "workers": spec.workers}
-    transforms = cifar.transforms_of(spec.dataset)
-    feed = feed_of(spec.feed, data, transforms, spec.shape, setting, **more)
+    transforms = cifar.transforms_of(spec.dataset, spec.shape.image_size)
+    feed = feed_of(
+        *(spec.feed, data, transforms, spec.shape, setting), seed=spec.seed, workers=spec.workers
+    )
     if spec.network == INPUT_ALONE:
         return _input_alone(spec, setting, feed)
     return Trainer(_Images(spec, setting, feed), feed, data.test).workload()
@@ -103,12 +100,10 @@ def training(setting: Setting, **params: Any) -> Workload:
 
 def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
     torch.manual_seed(spec.seed + setting.rank)
-    batch = Recorded(feed.batch) if spec.compile_mode == "graph" else feed.batch
 
     def step() -> None:
         for _ in range(feed.at_once):
             feed.fetch()
-            batch()
 
     return Workload(
         step=step,
@@ -122,7 +117,7 @@ def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
 
 
 class _Images(BuiltNetwork):
-    """A network for small images, and the batch that it was given last."""
+    """A network for small images, and the batch that it is given."""
 
     spec: _Spec
 
@@ -140,10 +135,7 @@ class _Images(BuiltNetwork):
         state = sum(stored_bytes(weight) for weight in self.model.parameters())
         images = spec.batch_size * spec.about.channels * spec.shape.image_size**2
         self.least_bytes = self.at_once * (kept * state + images * spec.dtype.itemsize)
-        self.input, self.targets = (torch.empty(0) for _ in range(2))
-        # DDP keeps nodes of autograd, which work on the stream that they were made on.
-        alone = setting.ranks == 1 or spec.compile_mode != "graph"
-        self.side = None if alone else torch.cuda.Stream()
+        self.input, self.targets = feed.images, feed.targets
 
     def _fresh_model(self) -> nn.Module:
         spec = self.spec
@@ -178,15 +170,7 @@ class _Images(BuiltNetwork):
 
     def averaged(self) -> nn.Module:
         # Each rank's batch norms keep what they saw: none of it is needed to train.
-        apart = {"broadcast_buffers": False}
-        if self.side is None:
-            return averaged(self.model, self.setting, **apart)
-        # As torch's notes on CUDA graphs ask: made on a side stream, in a group of ranks whose
-        # watchdog does not touch the device while a step is recorded.
-        with told({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}):
-            group = torch.distributed.new_group(backend="nccl")
-        with _on(self.side):
-            return averaged(self.model, self.setting, process_group=group, **apart)
+        return averaged(self.model, self.setting, broadcast_buffers=False)
 
     def counted(self) -> Amount | None:
         spec = self.spec
@@ -221,7 +205,7 @@ class Trainer(TrainingStep):
     built: _Images
 
     def __init__(self, built: _Images, feed: Feed, test: datasets.Split) -> None:
-        """Build what the step will need; several ranks that record it warm up before."""
+        """Build what the step will need."""
         spec, scaler = built.spec, built.scaler
         self.spec, self.feed, self.test = spec, feed, test
         self.fresh_scaler = {} if scaler is None else scaler.state_dict()
@@ -229,16 +213,10 @@ class Trainer(TrainingStep):
         self.learnt = _Learnt(max(self.steps or 0, CAPACITY), built.device)
         self.first_batch: tuple[Tensor, Tensor] | None = None
         super().__init__(built)
-        if self.recorded is not None and built.side is not None:
-            with _on(built.side):
-                for _ in range(DDP_STEPS):
-                    feed.fetch()
-                    self.train_once()
-            self.rewind()
 
     def record(self) -> Recorded:
         """Return the device's part of a step, which becomes a graph."""
-        return Recorded(self.train_once, self.note_first_step, self.built.side)
+        return Recorded(self.train_once, self.note_first_step)
 
     # ---- a step ---------------------------------------------------------------------------
 
@@ -253,17 +231,7 @@ class Trainer(TrainingStep):
 
     def train_once(self) -> None:
         """Do the device's part of a step."""
-        self.take()
         super().step()
-
-    def load(self) -> None:
-        """Do the first part of a step: the next batch, as the network takes it."""
-        self.feed.fetch()
-        self.take()
-
-    def take(self) -> None:
-        """Do the device's part of loading."""
-        self.built.input, self.built.targets = self.feed.batch()
 
     def compute_loss(self) -> Tensor:
         """Return the loss, a scalar, and write down the progress of learning."""
@@ -318,7 +286,7 @@ class Trainer(TrainingStep):
         model.eval()
         with torch.no_grad(), self.built.autocast():
             for batch, answers in zip(images.split(TESTED), targets.split(TESTED), strict=True):
-                seen = self.feed.transforms.plain(batch, shape.image_size)
+                seen = self.feed.transforms.plain(batch)
                 seen = seen.to(shape.dtype, memory_format=shape.layout)
                 right += (main_output(model(seen)).argmax(1) == answers).sum()
         model.train()
@@ -330,7 +298,8 @@ class Trainer(TrainingStep):
         """Keep the first step's batch too, for FP32's answer to the same."""
         if self.first_batch is None:
             super().note_first_step()
-            self.first_batch = self.built.input.cpu(), self.built.targets.cpu()
+            batch = self.built.input, self.built.targets
+            self.first_batch = batch[0].to("cpu", copy=True), batch[1].to("cpu", copy=True)
 
     def numerics(self) -> Numerics | None:
         """Return the first step beside FP32 eager's; alone where a network draws lots."""
@@ -351,7 +320,7 @@ class Trainer(TrainingStep):
     def workload(self, **about: Any) -> Workload:
         """Return the step and its figures."""
         portions: dict[str, Callable[[], object]] = {
-            "load": self.load,
+            "load": self.feed.fetch,
             "forward": self.forward,
             "backward": self.backward,
             "optimizer": self.optimize,
@@ -406,11 +375,3 @@ class _Learnt:
 def _draws_lots(model: nn.Module) -> bool:
     """Whether a network in training drops something at random."""
     return any(float(getattr(module, "p", 0.0) or 0.0) > 0 for module in model.modules())
-
-
-@contextlib.contextmanager
-def _on(side: torch.cuda.Stream) -> Any:
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        yield
-    torch.cuda.current_stream().wait_stream(side)
