@@ -48,6 +48,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("pytest", "--perf-lock-wait"): "-o perf_lock_wait=SECONDS",
     ("pytest", "--perf-over-nights"): "-o perf_over_nights=tell, fail or off",
     ("pytest", "--perf-tune"): "MIOPEN_FIND_ENFORCE=3 pytest ..., once",
+    ("profile", "--stacks"): "py-spy record --format flamegraph, or torch.profiler with with_stack",
     ("report", "--comment"): _COMMENT,
     ("report", "--on-change"): _COMMENT,
     ("report", "--notify"): _POST,

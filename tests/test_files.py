@@ -20,7 +20,7 @@ ROOMS = (
 AROUND = {
     *("open", "read_text", "read_bytes", "write_text", "write_bytes", "copyfile", "copytree"),
     *("mkstemp", "mkdtemp", "TemporaryDirectory", "NamedTemporaryFile"),
-    *("export_chrome_trace", "export_stacks", "savefig"),
+    *("export_chrome_trace", "savefig"),
 }
 OURS = {
     "storage/facts.py": {"path.read_bytes()"},  # files of this package, as peaks are
@@ -34,7 +34,6 @@ OURS = {
     "worker/profiling.py": {"profiler.export_chrome_trace(str(part))"},  # which it has lent
     "worker/tracing.py": {
         "profiler.export_chrome_trace(str(partial))",
-        "profiler.export_stacks(str(partial), metric)",
         "order.read_text()",  # in the folder of its runner
     },
     "storage/history.py": {"self.path.open('xb', buffering=0)"},  # a run's file, which is new

@@ -59,8 +59,8 @@ def around(busy) -> tuple[str, float, str]:
     return before.name, after.begin_s - before.end_s, after.name
 
 
-def answers(trace, memory=()) -> dict[str, tuple[str, str]]:
-    found = words.of_trace(trace, memory)
+def answers(trace) -> dict[str, tuple[str, str]]:
+    found = words.of_trace(trace)
     assert len({answer.question for answer in found}) == len(found)
     return {answer.question: (answer.words, answer.reading) for answer in found}
 
@@ -252,7 +252,7 @@ def test_steps_have_their_time_on_the_device_and_else_on_the_host(tmp_path):
 
 
 def test_the_guides_questions_are_answered_with_figures_of_one_step(tmp_path):
-    found = answers(read(write(tmp_path, TWO_STEPS)), [("aten::conv2d", 3 * 2**19, 2)])
+    found = answers(read(write(tmp_path, TWO_STEPS)))
     assert (
         found["slowest operations"][0]
         == "aten::cudnn_convolution 150 us (86%); aten::relu 25 us (14%)"
@@ -265,7 +265,6 @@ def test_the_guides_questions_are_answered_with_figures_of_one_step(tmp_path):
         "0.46: 80 us on the CPU, 175 us on the device",
         "good: low CPU overhead",
     )
-    assert found["memory by operation"][0] == "aten::conv2d 1.5 MiB"
     assert found["idle time"] == (
         (
             "5.4% of the time from the first kernel to the last, 10 us a step, in 0.5 pauses a "
@@ -473,7 +472,7 @@ def test_whatever_events_there_are_times_add_up(tmp_path, found):
         trace = read(path, needs_device=False)
     except TraceError:
         return
-    answers(trace, [("aten::conv2d", 7, 1)])
+    answers(trace)
     trace.table()
     if trace.busy:
         slack = 1e-9 * (1 + abs(trace.busy.window_s))

@@ -40,7 +40,7 @@ TOOLS = (TORCH, *ROCM_S, RANGES)
 DEFAULT_OUTPUT = Path("profiles")
 LOCK_WAIT_S = 600.0
 STEPS = 5
-_MEASURING_ONLY = ("output", "stacks", "counters", "timeline", "tool")
+_MEASURING_ONLY = ("output", "counters", "timeline", "tool")
 NSYS = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0 --capture-range=nvtx"
 """Without the variable nsys sees only ranges with registered names, which torch's are not."""
 
@@ -66,9 +66,6 @@ def profile(
         int | None,
         typer.Option(help="Steps to profile (default: 5); of --diff, the steps in a CSV."),
     ] = None,
-    stacks: Annotated[
-        bool, typer.Option("--stacks", help="Keep stack traces too, for flame graphs.")
-    ] = False,
     tool: Annotated[str, typer.Option(help=f"Profiler: {', '.join(TOOLS)}.")] = TORCH,
     counters: Annotated[
         bool, typer.Option("--counters", help="Hardware counters too, by one of ROCm's profilers.")
@@ -107,7 +104,7 @@ def profile(
         if tool in RETIRED:
             say(f"--tool {tool}: AMD has retired it; rocprofv3 runs in its place")
             tool = "rocprofv3"
-        _check(tool, stacks=stacks, counters=counters, timeline=timeline)
+        _check(tool, counters=counters, timeline=timeline)
         found = case_of(case, matrix, history)
         folder = output or DEFAULT_OUTPUT / found.id
         if tool == RANGES:
@@ -123,7 +120,6 @@ def profile(
             tool,
             progress,
             steps=steps or STEPS,
-            stacks=stacks,
             counted=counters,
             timeline=timeline,
         )
@@ -132,14 +128,12 @@ def profile(
         tell(answer_of(seen, top), json=json)
 
 
-def _check(tool: str, *, stacks: bool, counters: bool, timeline: bool) -> None:
+def _check(tool: str, *, counters: bool, timeline: bool) -> None:
     from bench_lib import backends
 
     known = dict.fromkeys((*TOOLS, *(name for each in backends.profilers() for name in each.names)))
     if tool not in known:
         raise UserError(f"--tool {tool!r}: there is {', '.join(known)}")
-    if stacks and tool != TORCH:
-        raise UserError(f"--stacks: {tool} keeps none; torch does")
     if counters and tool in (TORCH, RANGES):
         raise UserError("--counters: of the hardware, which --tool rocm reads on AMD GPUs")
     if timeline and tool in (TORCH, RANGES):
@@ -156,7 +150,6 @@ def look(
     say: Callable[[str], None],
     *,
     steps: int,
-    stacks: bool = False,
     counted: bool = False,
     timeline: bool = False,
     variables: Mapping[str, str] | None = None,
@@ -185,9 +178,8 @@ def look(
     lock.acquire(LOCK_WAIT_S, say)
     try:
         if tool == TORCH:
-            asked = ProfileRequest(steps, stacks)
             return profilers.with_torch(
-                case, device, folder, asked, environment=environment, say=say
+                case, device, folder, ProfileRequest(steps), environment=environment, say=say
             )
         return profilers.with_vendors(
             case,

@@ -46,9 +46,6 @@ class Profiled:
     trace: str | None = None
     """Names of files are relative to the folder."""
     tables: dict[str, str] = field(default_factory=dict)
-    stacks: dict[str, str] = field(default_factory=dict)
-    memory: list[tuple[str, int, int]] = field(default_factory=list)
-    """Memory that operations of torch left allocated in one step: name, bytes, calls."""
     problems: list[str] = field(default_factory=list)
     skipped: str | None = None
     fault: dict[str, Any] | None = None
@@ -104,7 +101,7 @@ def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
 
 
 _RESULTS = ("result*.json", "meeting*")
-_WRITTEN = ("trace*.json.gz", "by_*.txt", "stacks_*.txt", ".part-*")
+_WRITTEN = ("trace*.json.gz", "by_*.txt", ".part-*")
 
 
 def _clear(folder: Path, asked: ProfileRequest) -> None:

@@ -42,7 +42,6 @@ class ProfileRequest:
     """How a case is to be looked into."""
 
     steps: int = 5
-    stacks: bool = False
     ranges: bool = False
     """Have no profiler in the process, but ranges for the one around it."""
 

@@ -1,7 +1,7 @@
 """The workshop guide's questions about a profiled step, answered in words.
 
 From a trace: those of its exercise 3 (5.4 and 5.5: the top operations, convolutions, CPU against
-device time, memory).  From any profiler's kernels: those of 9.5, and of 9.8 on a timeline.
+device time).  From any profiler's kernels: those of 9.5, and of 9.8 on a timeline.
 """
 
 from __future__ import annotations
@@ -73,15 +73,10 @@ class Cost:
         return self.profiled_s > SLOWED * self.plain_s
 
 
-def of_trace(
-    trace: Trace,
-    memory: Sequence[tuple[str, int, int]] = (),
-    cost: Cost | None = None,
-) -> list[StepAnswer]:
+def of_trace(trace: Trace, cost: Cost | None = None) -> list[StepAnswer]:
     """Answer the questions about a step from a trace; times are of one step.
 
-    ``memory`` is the memory that operations left allocated in one step: name, bytes and calls.  If
-    the ``cost`` of the profiler is high, the host's times are reported and not read.
+    If the ``cost`` of the profiler is high, the host's times are reported and not read.
     """
     high = cost if cost is not None and cost.is_high else None
     found = [
@@ -89,7 +84,6 @@ def of_trace(
         *_operations(trace),
         *_convolutions(trace),
         *_of_the_host(_ratio(trace), high),
-        *_memory(memory),
     ]
     if trace.busy is None:
         return found
@@ -179,20 +173,6 @@ def _ratio(trace: Trace) -> Iterator[StepAnswer]:
     host, device = trace.host_s / trace.steps, trace.busy.busy_s / trace.steps
     words = f"{ratio:.2f}: {seconds(host)} on the CPU, {seconds(device)} on the device"
     yield StepAnswer("CPU time over device time", words, reading)
-
-
-def _memory(memory: Sequence[tuple[str, int, int]]) -> Iterator[StepAnswer]:
-    if memory:
-        words = "; ".join(f"{name} {_size(size)}" for name, size, _ in memory[:3])
-        reading = "allocated in a step and left by the operation; what is freed later is in it"
-        yield StepAnswer("memory by operation", words, reading)
-
-
-def _size(size: float) -> str:
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 2**power:
-            return f"{size / 2**power:.4g} {unit}"
-    return f"{size:.4g} B"
 
 
 def _launching(trace: Trace, launches: LaunchCalls | None) -> Iterator[StepAnswer]:

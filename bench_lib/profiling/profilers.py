@@ -80,8 +80,6 @@ def with_torch(
     """
     results = run_profile(case, folder, asked, environment=environment, say=say)
     problems = [problem for result in results for problem in result.problems]
-    if asked.stacks:
-        problems.append("keeping stacks costs the CPU time, which is in the stacks by CPU time")
     seen = []
     for result in results:
         label = f"rank {result.rank}" if len(results) > 1 else ""
@@ -93,7 +91,6 @@ def with_torch(
     if not seen:
         raise UnprofiledError(f"{'; '.join(problems)}; what was written lies in {folder}")
     files = {f"table by {title}": folder / name for title, name in results[0].tables.items()}
-    files |= {f"stacks by {title} time": folder / n for title, n in results[0].stacks.items()}
     look = CaseProfile(case, device, _environment(results[0]), traces.SOURCE, folder, seen)
     return _kept(replace(look, files=files, problems=problems), results)
 
@@ -105,7 +102,7 @@ def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> P
     trace = traces.read(path, needs_device=backends.is_gpu(device))
     plain_s, profiled_s = result.plain_step_s, result.profiled_step_s
     cost = answers.Cost(plain_s, profiled_s) if plain_s and profiled_s else None
-    found = answers.of_trace(trace, result.memory, cost)
+    found = answers.of_trace(trace, cost)
     return ProfiledWork(label, trace.table(), found, path, plain_s, profiled_s)
 
 

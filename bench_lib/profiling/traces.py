@@ -269,7 +269,7 @@ def _bytes(path: Path) -> bytearray:
                 if len(data) > most:
                     raise TraceError(
                         f"{path} unpacks to more than {most / 2**30:.3g} GiB of JSON; "
-                        "profile fewer steps, or without stacks"
+                        "profile fewer steps"
                     )
     return data
 

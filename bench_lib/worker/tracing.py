@@ -1,15 +1,14 @@
-"""A case in a process of its own that is looked into: traces, tables, stacks, or ranges."""
+"""A case in a process of its own that is looked into: traces and tables, or ranges."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -174,10 +173,9 @@ def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
 def _traced(
     step: Callable[[], object], clock: Clock, asked: ProfileRequest, kept: TraceFiles
 ) -> None:
-    """Trace the steps as lightly as can be, then look at one in detail.
+    """Trace the steps as lightly as can be: shapes, memory and stacks slow the host several times.
 
-    Shapes, memory and stacks make the host several times slower, which a timeline would show as
-    a device that waits.
+    A timeline would show that as a device that waits.
     """
     with _profiler(clock, asked.steps) as profiler:
         kept.add(profiled_step_s=_under(profiler, step, clock, asked.steps) / asked.steps)
@@ -186,35 +184,16 @@ def _traced(
     with kept.trying("no trace"):
         _export(profiler, kept)
     kept.enter("tabulate")
-    tables: dict[str, str] = {}
     with kept.trying("the profiler's events could not be summed up"):
         device = {"device time": "self_device_time_total"} if clock.asynchronous else {}
         orders = {**device, "cpu time": "self_cpu_time_total"}
-        tables |= _tabulate(profiler.key_averages(), orders, kept)
-    kept.add(tables=tables)
-    kept.enter("look at one step in detail")
-    with _profiler(clock, 1, detailed=True, stacks=asked.stacks) as profiler:
-        _under(profiler, step, clock, 1)
-    on = "device" if clock.asynchronous else "cpu"
-    with kept.trying("memory by operation is not known"):
-        averages = profiler.key_averages(group_by_input_shape=True)
-        tables |= _tabulate(averages, {"memory": f"self_{on}_memory_usage"}, kept)
-        kept.add(tables=tables, memory=_memory(profiler.events(), on))
-    if asked.stacks:
-        kept.enter("write the stacks")
-        _export_stacks(profiler, clock, kept)
+        kept.add(tables=_tabulate(profiler.key_averages(), orders, kept))
 
 
-def _profiler(clock: Clock, steps: int, *, detailed: bool = False, stacks: bool = False) -> profile:
-    # Without it the profiler keeps no stacks (pytorch/pytorch#100253).
-    verbose: Any = torch._C._profiler._ExperimentalConfig(verbose=True)  # noqa: SLF001 - no public name
+def _profiler(clock: Clock, steps: int) -> profile:
     return profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * clock.asynchronous)],
         schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
-        record_shapes=detailed,
-        profile_memory=detailed,
-        with_stack=stacks,
-        experimental_config=verbose if stacks else None,
         acc_events=True,
     )
 
@@ -254,48 +233,3 @@ def _tabulate(averages: Any, orders: Mapping[str, str], kept: TraceFiles) -> dic
             files.replace(path, table.encode())
             tables[title] = path.name
     return tables
-
-
-def _memory(events: Iterable[Any], on: str) -> list[tuple[str, int, int]]:
-    """Return what operations left allocated that none is around: name, bytes, calls; most first."""
-    held: dict[str, int] = {}
-    calls: dict[str, int] = {}
-    for event in events:
-        if not _is_outermost(event):
-            continue
-        held[event.name] = held.get(event.name, 0) + int(getattr(event, f"{on}_memory_usage"))
-        calls[event.name] = calls.get(event.name, 0) + 1
-    most = sorted(held, key=lambda name: -held[name])[:ROWS]
-    return [(name, held[name], calls[name]) for name in most if held[name] > 0]
-
-
-_OPERATION = re.compile(r"(?!autograd::)\w+::[\w.]+")
-"""``aten::add``, and no range, frame of Python, node of autograd or module around operations."""
-
-
-def _is_outermost(event: Any) -> bool:
-    if event.device_type.name != "CPU" or not _OPERATION.fullmatch(event.name):
-        return False
-    around = event.cpu_parent
-    while around is not None and not _OPERATION.fullmatch(around.name):
-        around = around.cpu_parent
-    return around is None
-
-
-def _export_stacks(profiler: Any, clock: Clock, kept: TraceFiles) -> None:
-    """Write stacks as flame graphs are drawn from: frames with semicolons, then microseconds."""
-    stacks = {}
-    metrics = {"cpu": "self_cpu_time_total"}
-    if clock.asynchronous:
-        metrics["device"] = "self_cuda_time_total"
-    for title, metric in metrics.items():
-        with kept.trying(f"no stacks by {title} time"):
-            path = kept.path(f"stacks_{title}.txt")
-            with files.replacing(path) as partial:
-                profiler.export_stacks(str(partial), metric)
-            if path.stat().st_size:
-                stacks[title] = path.name
-            else:
-                path.unlink()
-                kept.problems.append(f"the profiler kept no stacks by {title} time")
-    kept.add(stacks=stacks)
