@@ -30,6 +30,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("exercise", "--compile-options"): "compile_options in the matrix",
     ("exercise", "--price-per-hour"): "divide the price by the throughput",
     ("exercise", "--resolution"): "the largest batch is known to 1%",
+    ("compare", "--case"): "compare judges all cases; --json has a row for each",
     ("exercise depth", "--networks"): "bench-lib exercise depth NETWORK,NETWORK",
     ("history export", "--csv"): "--format csv",
     ("history export", "--github-action-benchmark"): (

@@ -275,6 +275,8 @@ def write_run(
         for attempt in record.attempts:
             writer.attempt(record.case, record.nodeid, replace(attempt, environment=reference))
     for record in records:
+        if record.kernels is not None:
+            writer.kernels(record.case.id, record.kernels)
         if record.status is not None:
             writer.verdict(record)
     if end:

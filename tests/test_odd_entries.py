@@ -70,13 +70,11 @@ READS_RUNS = (
     ("baseline", "accept", "--dry-run", "--run", "latest"),
     ("baseline", "accept", "--run", "latest", "--reason", "a test"),
     ("compare", "baseline", "latest"),
-    ("compare", "mi300x", "history"),
     ("profile", CASE_ID, "--tool", "ranges"),
 )
 READS_BASELINES = (
     ("baseline", "show", "--hardware", "mi325x"),
     ("baseline", "quarantine", CASE_ID, "--lift", "--hardware", "mi325x"),
-    ("compare", "mi325x", "latest"),
     ("profile", CASE_ID, "--diff", "baseline", "good"),
 )
 

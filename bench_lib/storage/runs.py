@@ -92,10 +92,6 @@ class Runs:
         # Of two runs of one second the one that was written to last is the later.
         return sorted(found.values(), key=lambda file: (file.started, file.modified_ns, file.name))
 
-    def keys(self) -> list[str]:
-        """Return the hardware keys that there are runs of, in order; raises HistoryError."""
-        return sorted({file.key for file in self.files})
-
     @classmethod
     def content(
         cls, files: Iterable[RunFile], say: Callable[[str], None]
@@ -158,10 +154,6 @@ class Runs:
         ids = ", ".join(file.run_id for file in (found or self.files)[-5:])
         what = "is the start of several runs" if found else "is not a run here"
         raise HistoryError(f"{name!r} {what}; in {self.folder} there is {ids}")
-
-    def newest(self, key: str) -> Run | None:
-        """Return the newest run of a hardware key; None if there is none.  Raises HistoryError."""
-        return self._newest([file for file in self.files if file.key == key])
 
     def _newest(self, files: Sequence[RunFile]) -> Run | None:
         """Return the newest run that can be read, with what was left out among its problems."""

@@ -21,7 +21,6 @@ __all__ = [
     "DEVICE",
     "LEADING",
     "Metric",
-    "beside",
     "find",
     "named",
     "of",
@@ -80,11 +79,6 @@ def limited_by_name() -> dict[str, float | None]:
     """Return the metrics that a case's limits may name, each with its tolerance, a fraction."""
     found = (metric for metric in registered().values() if metric.is_limited_by_name)
     return {metric.name: metric.tolerance for metric in found}
-
-
-def beside() -> list[Metric]:
-    """Return the metrics that have a column beside the one that two sides are compared by."""
-    return [metric for metric in registered().values() if metric.beside]
 
 
 def summarise(

@@ -167,7 +167,6 @@ METRICS = (
         lambda seen, _: None if seen.peak_memory_bytes is None else float(seen.peak_memory_bytes),
         Rule.THRESHOLD,
         allowance=4 * 2**20,  # the allocator rounds
-        beside=True,
         digits=12,
     ),
     Metric(
@@ -176,7 +175,6 @@ METRICS = (
         Rule.THRESHOLD,
         allowance=5.0,
         counts=Counts.LEAST,
-        beside=True,
         state=lambda seen: seen.compile_cache,
         preferred=("cold", "warm", "mixed"),
         first_look=True,

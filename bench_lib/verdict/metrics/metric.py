@@ -101,8 +101,6 @@ class Metric:
     """Whether the host decides it where the device waits for the host."""
     in_place_of_host: bool = False
     """Judged of host-bound cases only, where wall time alone is the host's."""
-    beside: bool = False
-    """Whether it has a column of its own beside whatever two sides are compared by."""
     told_as: str = ""
     """The verdict's metric, where several tell of one thing; its own name where empty."""
     worse: str = "more"
