@@ -841,3 +841,13 @@ def test_a_case_that_cannot_be_looked_into_says_why_and_the_next_one_can(bench, 
 def test_nothing_to_look_into_opens_nothing(bench, workers):
     assert list(bench().profile([])) == []
     assert workers.log == []
+
+
+def test_what_is_measured_when_a_run_is_interrupted_starts_no_more_workers(bench, workers):
+    held = bench()
+    assert held.measure(make_case(id="a"))[0].fault is None
+    held.close()
+    (outcome,) = held.measure(make_case(id="b"))
+    assert outcome.fault is not None
+    assert "ended its workers" in outcome.fault.message
+    assert workers.log[-1] == "close"

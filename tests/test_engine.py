@@ -532,7 +532,6 @@ def test_numerics_of_last_week_are_not_kept_for_another_one(opened, tmp_path):
 
     def run_once():
         with opened({}, judged=True) as run:
-            run.measure(make_case(id="the first", params={"network": "vgg16"}))
             run.measure(CASE)
             run.conclude()
         (kept,) = (path for path in facts.folder().iterdir() if b"cosine" in path.read_bytes())
@@ -605,16 +604,24 @@ def test_both_sides_of_a_comparison_compute_their_numerics(workers, tmp_path):
     assert ["numerics" in known for known in workers.known] == [False, False, False]
 
 
-@pytest.mark.parametrize(
-    ("status", "is_sound"),
-    [(Status.OK, True), (Status.IMPROVED, True), (Status.SUSPECT, False), (None, False)],
-)
-def test_numerics_are_sound_where_a_verdict_says_so(status, is_sound):
+@pytest.mark.parametrize("status", [Status.OK, Status.IMPROVED, Status.SUSPECT, None])
+def test_numerics_are_doubted_where_a_verdict_says_so(status):
     verdicts = [builders.make_verdict(status=Status.REGRESSED)]
     if status is not None:
         verdicts.append(builders.make_verdict(metric="numerics", status=status))
-    assert judge.has_sound_numerics(verdicts) is is_sound
     assert judge.doubts_numerics(verdicts) is (status is Status.SUSPECT)
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_without_a_baseline_finite_numerics_are_kept(opened, monkeypatch, finite):
+    numerics = Numerics(finite=finite, cosine=0.9999)
+    measured = functools.partial(make_measurement, numerics=numerics)
+    monkeypatch.setattr("standins.worker.make_measurement", measured)
+    with opened({}, judged=True) as run:
+        run.measure(CASE)
+        run.conclude()
+    kept = [path for path in facts.folder().glob("*") if b"cosine" in path.read_bytes()]
+    assert len(kept) == finite
 
 
 # ---- where the time went ------------------------------------------------------------------

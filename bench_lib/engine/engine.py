@@ -339,19 +339,20 @@ class Engine:
         return {r.case.id for r in records if not judge.doubts_numerics(r.verdicts)}
 
     def _keep_numerics(self) -> None:
-        """Keep sound numerics, which the next run of the same software need not compute.
+        """Keep numerics, which the next run of the same software need not compute.
 
-        If a verdict doubts them, those of an earlier run are forgotten.
+        If a verdict doubts them, those of an earlier run are forgotten.  Without a baseline nothing
+        can be said of them but whether they are finite.
         """
         if not self.settings.by_baseline:
             return
         for case_id, (outcome, numerics) in self._checked.items():
             about = outcome.case, outcome.environment, outcome.hardware.uuid
             verdicts = self.suite.records[case_id].verdicts
-            if judge.has_sound_numerics(verdicts):
-                facts.keep_numerics(*about, numerics)
-            elif judge.doubts_numerics(verdicts):
+            if judge.doubts_numerics(verdicts):
                 facts.forget_numerics(*about)
+            elif numerics.finite:
+                facts.keep_numerics(*about, numerics)
 
     def _measure_in(
         self,

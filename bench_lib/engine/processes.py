@@ -142,7 +142,7 @@ class Processes:
         """Nothing starts before it is needed."""
         self._workers: Zygote | None = None
         self._name = ""
-        self._are_lent = False
+        self._are_lent = self._is_closed = False
         self._open: dict[int, WorkerProcess] = {}
         self._environment: Environment | None = None
         self._ranks: dict[int, Ranks] = {}
@@ -310,6 +310,8 @@ class Processes:
         self._are_lent = are_lent
 
     def _zygote(self) -> Zygote:
+        if self._is_closed:
+            raise LaunchError("the run has ended its workers")
         if self._workers is None:
             self.use(self.start())
         assert self._workers is not None
@@ -330,7 +332,8 @@ class Processes:
             process.close()
 
     def close(self) -> None:
-        """End the workers and the ranks; the next case would start fresh ones."""
+        """End the workers and the ranks for good: what is being measured fails, and is the last."""
+        self._is_closed = True
         with contextlib.ExitStack() as stack:
             for ranks in self._ranks.values():
                 stack.callback(ranks.close)

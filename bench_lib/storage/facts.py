@@ -53,7 +53,7 @@ def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> Non
 
 
 def numerics_of(case: Case, environment: Environment, device_uuid: str | None) -> Numerics | None:
-    """Return the sound numerics of a case on a device; None if they are missing or old."""
+    """Return the numerics of a case on a device; None if they are missing or old."""
     about = _about_numerics(case, environment, device_uuid)
     return _read(about, _Kept[Numerics], since_s=time.time() - NUMERICS_HOLD_S)
 
@@ -61,7 +61,7 @@ def numerics_of(case: Case, environment: Environment, device_uuid: str | None) -
 def keep_numerics(
     case: Case, environment: Environment, device_uuid: str | None, numerics: Numerics
 ) -> None:
-    """Keep sound numerics; if that fails, they are computed again next time.
+    """Keep numerics; if that fails, they are computed again next time.
 
     The same ones do not become younger, because they may have been taken from here.
     """

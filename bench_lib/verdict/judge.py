@@ -342,12 +342,6 @@ def _can_change(verdict: Verdict) -> bool:
     )
 
 
-def has_sound_numerics(verdicts: Sequence[Verdict]) -> bool:
-    """Whether the answer was held against a baseline's and nothing is wrong with it."""
-    told = [verdict.status for verdict in verdicts if verdict.metric == NUMERICS]
-    return bool(told) and not doubts_numerics(verdicts)
-
-
 def doubts_numerics(verdicts: Sequence[Verdict]) -> bool:
     """Whether the answer was held against a baseline's and something may be wrong with it."""
     told = [verdict.status for verdict in verdicts if verdict.metric == NUMERICS]
