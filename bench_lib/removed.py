@@ -39,6 +39,9 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("history export", "--parquet"): "--format csv, or DuckDB's COPY from that (docs/history.md)",
     ("history export", "--pytest-benchmark"): "--format pytest-benchmark",
     ("history export", "--table"): "bench-lib history query --csv 'SELECT * FROM verdicts'",
+    ("profile", "--counters"): (
+        "rocprof-compute profile -- $(bench-lib profile CASE --tool ranges) (docs/profiling.md)"
+    ),
     ("pytest", "--perf-any-clock"): "-o perf_any_clock=true",
     ("pytest", "--perf-budget"): "-o perf_budget=SECONDS",
     ("pytest", "--perf-cold"): "-o perf_cold=true",

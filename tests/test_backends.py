@@ -186,10 +186,10 @@ class VTune:
     def require(self, name: str) -> Profiler:
         raise ToolError(f"{name} is not installed")
 
-    def read(self, path: Path) -> tuple[list[Kernel], list[str]]:
+    def read(self, path: Path) -> list[Kernel]:
         if not (lines := path.read_text().splitlines()):
             raise ToolError(f"{path.name} is empty")
-        return [Kernel(name, 1, float(s)) for name, s in (line.split(",") for line in lines)], []
+        return [Kernel(name, 1, float(s)) for name, s in (line.split(",") for line in lines)]
 
 
 @pytest.fixture
@@ -202,8 +202,8 @@ def profilers(package, machine, monkeypatch):
 def test_what_a_vendors_profilers_left_is_read(tmp_path):
     file = tmp_path / "kernels.csv"
     file.write_text("gemm,2.0\ncopy,1.0\n")
-    found, problems = store.read_foreign(file, 1)
-    assert (found.kernels.source, problems) == ("vtune", [])
+    found = store.read_foreign(file, 1)
+    assert found.kernels.source == "vtune"
     assert [kernel.name for kernel in found.kernels.kernels] == ["gemm", "copy"]
     file.write_text("")
     with pytest.raises(store.ProfileError, match=r"no column 'Name'.*; kernels\.csv is empty"):

@@ -195,7 +195,8 @@ def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path):
         ((), "which case?"),
         ((CASE, "--steps", "0"), "at least 1"),
         ((CASE, "--tool", "nvprof"), "there is torch, rocm, rocprofv3"),
-        ((CASE, "--counters"), "--tool rocm"),
+        ((CASE, "--counters"), "rocprof-compute profile"),
+        ((CASE, "--tool", "rocprof-compute"), "there is torch, rocm"),
         (("--diff", "a", "b", "--output", "c"), "--output: --diff measures nothing"),
         (("--diff", "a", "b"), "there is no a"),
         (("--diff", "baseline", "baseline"), "no different from itself"),
@@ -275,15 +276,15 @@ TOLD = {
 
 @pytest.fixture
 def rocm(tmp_path, monkeypatch):
-    def installed(*tools: str, version: str) -> None:
-        for name, value in install(tmp_path / "rocm", *tools, version=version).items():
+    def installed(version: str) -> None:
+        for name, value in install(tmp_path / "rocm", version=version).items():
             monkeypatch.setenv(name, value)
 
     return installed
 
 
 def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm):
-    rocm("rocprofv3", version="7.0.2")
+    rocm(version="7.0.2")
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", "rocm", "--steps", "2")
     assert answer.status == 0, answer.err
@@ -301,7 +302,7 @@ def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm):
 
 
 def test_without_ranges_the_steps_that_warmed_up_are_divided_by_too(profile, worker, rocm):
-    rocm("rocprofv3", version="6.2.0")
+    rocm(version="6.4.1")
     worker(told={**TOLD, "ranges": []}, steps_in_all=4)
     document = profile(CASE, "--tool", "rocm", "--json").json
     kernels = {k["name"]: k["calls"] for k in document["ranks"][0]["kernels"]["kernels"]}
@@ -312,7 +313,7 @@ def test_without_ranges_the_steps_that_warmed_up_are_divided_by_too(profile, wor
 
 @pytest.mark.parametrize("tool", ["rocprof", "rocprofv2"])
 def test_a_retired_profiler_s_successor_runs_and_says_so(profile, worker, rocm, tool):
-    rocm("rocprofv3", version="7.0.2")
+    rocm(version="7.0.2")
     worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", tool)
     assert answer.status == 0, answer.err
@@ -320,29 +321,8 @@ def test_a_retired_profiler_s_successor_runs_and_says_so(profile, worker, rocm, 
     assert answer.lines[0].endswith("by rocprofv3")
 
 
-def test_counters_are_told_with_their_readings(profile, worker, rocm):
-    rocm("rocprofv3", version="7.0.2")
-    orders = worker(told=TOLD, steps_in_all=9, output="phase: build\n")
-    answer = profile(CASE, "--tool", "rocprofv3", "--counters")
-    assert answer.status == 0, answer.err
-    assert len(orders) > 2
-    assert any("occupancy" in line and "%" in line for line in answer.lines)
-    assert any("L2 hit rate" in line for line in answer.lines)
-    assert "counters, run 1 of 2: build" in answer.err
-
-
-def test_counters_that_cannot_be_had_cost_no_kernels(profile, worker, rocm):
-    rocm("rocprofv3", version="7.0.2")
-    worker(told=TOLD, steps_in_all=9)
-    device = make_hardware(arch="gfx1100")
-    answer = profile(CASE, "--tool", "rocm", "--counters", device=device)
-    assert answer.status == 0, answer.err
-    assert answer.lines[3].startswith(CONV)
-    assert any(line.startswith("note: no counters: ") for line in answer.lines)
-
-
 def test_a_timeline_comes_from_the_run_of_the_kernels(profile, worker, rocm):
-    rocm("rocprofv3", version="7.0.2")
+    rocm(version="7.0.2")
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", "rocm", "--timeline")
     assert answer.status == 0, answer.err
@@ -352,27 +332,6 @@ def test_a_timeline_comes_from_the_run_of_the_kernels(profile, worker, rocm):
     assert answer.lines[3].startswith(CONV)
 
 
-@pytest.mark.parametrize("release", ["6.3.0", "7.13.0", "7.14.0", "10.0.0"])
-def test_rocprof_sys_leaves_a_trace_and_no_table(profile, worker, rocm, release):
-    rocm("rocprof-sys-run", version=release)
-    orders = worker(told=TOLD, steps_in_all=9)
-    answer = profile(CASE, "--tool", "rocprof-sys")
-    assert answer.status == 0, answer.err
-    assert len(orders) == 1
-    (trace,) = Path(f"profiles/{CASE}").rglob("*.proto")
-    assert any(line.startswith("timeline") and trace.name in line for line in answer.lines)
-    assert not Path(f"profiles/{CASE}/kernels.json").exists()
-    assert not any("kernels.json" in line for line in answer.lines)
-
-
-def test_rocprof_sys_that_leaves_nothing_is_status_1(profile, worker, rocm):
-    rocm("rocprof-sys-run", version="7.1.0")
-    worker(steps_in_all=9)
-    answer = profile(CASE, "--tool", "rocprof-sys")
-    assert answer.status == 1
-    assert "rocprof-sys left no timeline in " in answer.err
-
-
 H100, CPU = make_hardware(vendor="nvidia", key="h100"), make_hardware(vendor="cpu", key="cpu")
 
 
@@ -380,37 +339,29 @@ H100, CPU = make_hardware(vendor="nvidia", key="h100"), make_hardware(vendor="cp
     ("words", "device", "status", "refused"),
     [
         ("rocm", CPU, 1, "--tool rocm looks into a GPU, and there is none here"),
-        ("rocprof-sys", H100, 1, "h100 is no GPU that rocprof-sys sees"),
-        ("rocprof-sys", CPU, 1, "there is none here"),
-        ("rocprof-sys --counters", DEVICE, 1, "--counters: rocprof-sys reads none; rocprofv3 does"),
         ("torch --timeline", DEVICE, 2, "--timeline: --tool rocm leaves one"),
-        ("rocprof-compute --timeline", DEVICE, 1, "--timeline: rocprof-compute leaves none;"),
         ("rocm --timeline", H100, 1, "--timeline: h100 is no GPU that rocprofv3 sees"),
     ],
 )
 def test_what_a_profiler_cannot_do_is_refused_before_a_worker_starts(  # noqa: PLR0917 - fixtures
     profile, worker, rocm, words, device, status, refused
 ):
-    rocm("rocprofv3", "rocprof-compute", "rocprof-sys-run", version="7.1.0")
+    rocm(version="7.1.0")
     orders = worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", *words.split(), device=device)
     assert (answer.status, orders) == (status, [])
     assert refused in answer.err
 
 
-@pytest.mark.parametrize(
-    ("tool", "package"),
-    [("rocprofv3", "amdrocm-profiler-base"), ("rocprof-sys", "amdrocm-profiler")],
-)
-def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(  # noqa: PLR0917 - fixtures
-    profile, worker, monkeypatch, tmp_path, tool, package
+def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(
+    profile, worker, monkeypatch, tmp_path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     orders = worker(told=TOLD, steps_in_all=9)
-    answer = profile(CASE, "--tool", tool)
+    answer = profile(CASE, "--tool", "rocprofv3")
     assert (answer.status, orders) == (1, [])
-    assert f"install ROCm's package {package}" in answer.err
+    assert "install ROCm's package amdrocm-profiler-base" in answer.err
 
 
 def test_for_any_other_profiler_the_command_is_printed(profile, tmp_path):

@@ -31,13 +31,12 @@ def answer_of(look: CaseProfile, top: int) -> Answer:
         notes += _notes(seen, named, f"{seen.label}: " if seen.label else "")
     if look.peak_memory_bytes is not None:
         notes.append(f"peak memory: {amount(look.peak_memory_bytes, 'B')} in the profiled steps")
-    notes += [*_counters(look), *(f"note: {problem}" for problem in look.problems)]
+    notes += [f"note: {problem}" for problem in look.problems]
     traces = [seen.trace for seen in look.seen if seen.trace is not None]
     notes += [f"trace: {trace} (open in ui.perfetto.dev)" for trace in traces]
     notes += [f"{what}: {path}" for what, path in look.files.items()]
-    if look.seen:
-        notes.append(f"kernels: {look.folder / 'kernels.json'} (compare with --diff)")
-    about = "case environment tool folder peak_memory_bytes counters files problems"
+    notes.append(f"kernels: {look.folder / 'kernels.json'} (compare with --diff)")
+    about = "case environment tool folder peak_memory_bytes files problems"
     return Answer(
         command="profile",
         tables={"kernels": Table(_columns(look), rows, cuts_names=True)},
@@ -99,14 +98,6 @@ def _notes(seen: ProfiledWork, named: list[Kernel], whose: str) -> Iterator[str]
     for answer in seen.answers:
         reading = f" ({answer.reading})" if answer.reading else ""
         yield f"{whose}{answer.question}: {answer.words}{reading}"
-
-
-def _counters(look: CaseProfile) -> Iterator[str]:
-    for kernel in look.counters:
-        for metric in kernel.metrics:
-            name = f"{short(kernel.name)}: " if kernel.name else ""
-            reading = f" ({metric.reading})" if metric.reading else ""
-            yield f"{name}{metric.name}: {metric.value:.4g} {metric.unit}{reading}"
 
 
 # ---- two profiles -------------------------------------------------------------------------

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from bench_lib.profiling.profilers import CaseProfile
 
 TORCH, RANGES = "torch", "ranges"
-ROCM_S = ("rocm", "rocprofv3", "rocprof-compute", "rocprof-sys")
+ROCM_S = ("rocm", "rocprofv3")
 RETIRED = ("rocprof", "rocprofv2")
-"""AMD's profilers in whose place rocprofv3 runs; their files are still read by --diff."""
+"""AMD's profilers in whose place rocprofv3 runs."""
 TOOLS = (TORCH, *ROCM_S, RANGES)
 DEFAULT_OUTPUT = Path("profiles")
 LOCK_WAIT_S = 600.0
 STEPS = 5
-_MEASURING_ONLY = ("output", "counters", "timeline", "tool")
+_MEASURING_ONLY = ("output", "timeline", "tool")
 NSYS = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0 --capture-range=nvtx"
 """Without the variable nsys sees only ranges with registered names, which torch's are not."""
 
@@ -67,9 +67,6 @@ def profile(
         typer.Option(help="Steps to profile (default: 5); of --diff, the steps in a CSV."),
     ] = None,
     tool: Annotated[str, typer.Option(help=f"Profiler: {', '.join(TOOLS)}.")] = TORCH,
-    counters: Annotated[
-        bool, typer.Option("--counters", help="Hardware counters too, by one of ROCm's profilers.")
-    ] = False,
     timeline: Annotated[
         bool, typer.Option("--timeline", help="A trace for Perfetto too, by --tool rocm.")
     ] = False,
@@ -104,7 +101,7 @@ def profile(
         if tool in RETIRED:
             say(f"--tool {tool}: AMD has retired it; rocprofv3 runs in its place")
             tool = "rocprofv3"
-        _check(tool, counters=counters, timeline=timeline)
+        _check(tool, timeline=timeline)
         found = case_of(case, matrix, history)
         folder = output or DEFAULT_OUTPUT / found.id
         if tool == RANGES:
@@ -120,7 +117,6 @@ def profile(
             tool,
             progress,
             steps=steps or STEPS,
-            counted=counters,
             timeline=timeline,
         )
         from bench_lib.cli.kernels import answer_of
@@ -128,14 +124,12 @@ def profile(
         tell(answer_of(seen, top), json=json)
 
 
-def _check(tool: str, *, counters: bool, timeline: bool) -> None:
+def _check(tool: str, *, timeline: bool) -> None:
     from bench_lib import backends
 
     known = dict.fromkeys((*TOOLS, *(name for each in backends.profilers() for name in each.names)))
     if tool not in known:
         raise UserError(f"--tool {tool!r}: there is {', '.join(known)}")
-    if counters and tool in (TORCH, RANGES):
-        raise UserError("--counters: of the hardware, which --tool rocm reads on AMD GPUs")
     if timeline and tool in (TORCH, RANGES):
         raise UserError("--timeline: --tool rocm leaves one; torch's Chrome trace is one already")
 
@@ -150,7 +144,6 @@ def look(
     say: Callable[[str], None],
     *,
     steps: int,
-    counted: bool = False,
     timeline: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> CaseProfile:
@@ -187,7 +180,6 @@ def look(
             folder,
             tool,
             steps=steps,
-            counted=counted,
             timeline=timeline,
             environment=environment,
             say=say,

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench_lib import backends
-from bench_lib.backends.profiler import Counters, KernelCounters, ProfiledProcess, Profiler, Results
+from bench_lib.backends.profiler import ProfiledProcess
 from bench_lib.backends.tool import ToolError
 from bench_lib.environment import fingerprint
-from bench_lib.launch.faults import CaseFault
 from bench_lib.launch.profiled import Profiled, run_profile
 from bench_lib.launch.wire import MEASURED, ProfileRequest
 from bench_lib.model import Case, Environment, Hardware, KernelTable, UserError
@@ -54,7 +53,6 @@ class CaseProfile:
     seen: list[ProfiledWork]
     peak_memory_bytes: int | None = None
     """The most that a rank's allocator held in the profiled steps."""
-    counters: list[KernelCounters] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
     """Other files there, by their description."""
     problems: list[str] = field(default_factory=list)
@@ -113,86 +111,50 @@ def with_vendors(
     tool: str,
     *,
     steps: int = 5,
-    counted: bool = False,
     timeline: bool = False,
     environment: Mapping[str, str] | None = None,
     say: Say = lambda _line: None,
 ) -> CaseProfile:
     """Profile a case by a vendor's profiler; `tool` is one of its `Profilers.names`.
 
-    ``counted`` asks for counters of the hardware too, which takes more runs, and ``timeline`` for a
-    trace for Perfetto, from the run of the kernels.  Raises as ``run_profile`` does, and
-    UnprofiledError if there is no such profiler or its output makes no sense.
+    ``timeline`` asks for a trace for Perfetto too, from the same run.  Raises as ``run_profile``
+    does, and UnprofiledError if there is no such profiler or its output makes no sense.
     """
-
-    def run(what: str, into: Path, counters: Sequence[str] = ()) -> list[Profiled]:
-        traced = timeline and not counters
-        profiler.prepare(into, counters=counters)
-        return run_profile(
-            case,
-            folder,
-            ProfileRequest(steps, ranges=True),
-            around=lambda app: profiler.command(
-                app, into, counters=counters, **({"timeline": True} if traced else {})
-            ),
-            environment=environment,
-            say=lambda phase: say(f"{what}: {phase}"),
-        )
-
     found = next((each for each in backends.profilers() if tool in each.names), None)
     if found is None:
         raise UnprofiledError(f"no backend here has a profiler {tool!r}")
     try:
         profiler = found.require(tool)
-        is_trace = _is_trace_alone(profiler)
-        timeline = timeline or is_trace
-        _refuse_what_it_lacks(profiler, device, counted=counted, timeline=timeline)
+        if timeline and backends.of(device).profilers() is None:
+            raise UnprofiledError(f"--timeline: {device.key} is no GPU that {profiler.tool} sees")
         fresh = folder / f"{profiler.tool}-{utc_now().replace(':', '').replace('-', '')}"
-        results = run("timeline" if is_trace else "kernels", fresh)
-        left = Results([]) if is_trace else profiler.results(fresh, MEASURED)
-        problems = [*(p for result in results for p in result.problems), *left.problems]
-        alone = len(left.processes) == 1
-        seen = [
-            _of_process(each, results[0], profiler.tool, "" if alone else f"process {each.label}")
-            for each in left.processes
-        ]
-        left_over = profiler.timelines(fresh) if timeline else []
-        if timeline and not left_over:
-            problems.append(f"{profiler.tool} left no timeline in {fresh}")
-        if not seen and not (is_trace and left_over):
-            raise UnprofiledError("; ".join(problems))
+        fresh.mkdir(parents=True, exist_ok=True)
+        results = run_profile(
+            case,
+            folder,
+            ProfileRequest(steps, ranges=True),
+            around=lambda app: profiler.command(app, fresh, timeline=timeline),
+            environment=environment,
+            say=say,
+        )
+        left = profiler.results(fresh, MEASURED)
+        timelines = profiler.timelines(fresh) if timeline else []
     except (ToolError, OSError) as error:
         raise UnprofiledError(str(error)) from error
-    counts = Counters([])
-    if counted or profiler.always_counts:
-        try:
-            counts = profiler.counters(fresh, device, run, say)
-        except (ToolError, OSError, CaseFault) as error:  # the kernels are there all the same
-            problems.append(f"no counters: {error}")
+    problems = [*(p for result in results for p in result.problems), *left.problems]
+    if timeline and not timelines:
+        problems.append(f"{profiler.tool} left no timeline in {fresh}")
+    if not left.processes:
+        raise UnprofiledError("; ".join(problems))
+    alone = len(left.processes) == 1
+    seen = [
+        _of_process(each, results[0], profiler.tool, "" if alone else f"process {each.label}")
+        for each in left.processes
+    ]
     files = {f"what {profiler.tool} wrote": fresh}
-    files |= {f"timeline {n or ''}".rstrip(): path for n, path in enumerate(left_over)}
-    problems += counts.problems
+    files |= {f"timeline {n or ''}".rstrip(): path for n, path in enumerate(timelines)}
     look = CaseProfile(case, device, _environment(results[0]), profiler.tool, folder, seen)
-    return _kept(replace(look, counters=counts.kernels, files=files, problems=problems), results)
-
-
-def _is_trace_alone(profiler: Profiler) -> bool:
-    """Whether a profiler leaves traces and nothing else; those of other packages may not say."""
-    return getattr(profiler, "leaves_only_timelines", False)
-
-
-def _refuse_what_it_lacks(
-    profiler: Profiler, device: Hardware, *, counted: bool, timeline: bool
-) -> None:
-    """Raise UnprofiledError where a profiler cannot do what is asked of it on a device."""
-    is_trace = _is_trace_alone(profiler)
-    if counted and is_trace:
-        raise UnprofiledError(f"--counters: {profiler.tool} reads none; rocprofv3 does")
-    if timeline and not profiler.leaves_timelines:
-        raise UnprofiledError(f"--timeline: {profiler.tool} leaves none; rocprofv3 does")
-    if timeline and backends.of(device).profilers() is None:
-        asked = f"--tool {profiler.tool}" if is_trace else "--timeline"
-        raise UnprofiledError(f"{asked}: {device.key} is no GPU that {profiler.tool} sees")
+    return _kept(replace(look, files=files, problems=problems), results)
 
 
 def _of_process(process: ProfiledProcess, result: Profiled, tool: str, label: str) -> ProfiledWork:

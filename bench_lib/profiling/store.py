@@ -72,7 +72,7 @@ def keep(profile: Profile, path: Path) -> None:
 def load(source: str, steps: int = 1) -> tuple[Profile, list[str]]:
     """Read a profile: a folder, ``kernels.json``, a trace, or a CSV of ROCm's profilers.
 
-    ``steps`` are those of a CSV, which lacks them.  It also returns sentences about any flaws.
+    ``steps`` are those of a CSV, which lacks them.  It also says where a folder holds several.
     Raises ProfileError or TraceError.
     """
     path = Path(source)
@@ -87,16 +87,16 @@ def load(source: str, steps: int = 1) -> tuple[Profile, list[str]]:
         )
     if path.name.startswith("kernels") and path.suffix == ".json":
         return _decoded(path), []
-    if path.suffix in (".csv", ".db", ".json") or path.name.endswith(".json.gz"):
-        return read_foreign(path, steps)
+    if path.suffix in (".csv", ".json") or path.name.endswith(".json.gz"):
+        return read_foreign(path, steps), []
     raise ProfileError(f"{path} is neither JSON nor CSV; name a {FILE}, a trace or a CSV")
 
 
-def read_foreign(path: Path, steps: int) -> tuple[Profile, list[str]]:
-    """Read a trace, or a table or database of a vendor's; raises ProfileError or TraceError."""
-    if path.suffix in (".csv", ".db"):
+def read_foreign(path: Path, steps: int) -> Profile:
+    """Read a trace, or a table of a vendor's; raises ProfileError or TraceError."""
+    if path.suffix == ".csv":
         return _from_vendors(path, steps)
-    return Profile(traces.read(path, needs_device=False).table()), []
+    return Profile(traces.read(path, needs_device=False).table())
 
 
 def _in_folder(folder: Path) -> tuple[Path, list[str]]:
@@ -108,12 +108,11 @@ def _in_folder(folder: Path) -> tuple[Path, list[str]]:
     raise ProfileError(f"{folder} holds no {FILE}, no trace and no statistics of kernels")
 
 
-def _from_vendors(path: Path, steps: int) -> tuple[Profile, list[str]]:
+def _from_vendors(path: Path, steps: int) -> Profile:
     causes = []
     for profilers in backends.profilers():
         try:
-            kernels, problems = profilers.read(path)
-            return Profile(table(kernels, steps, profilers.source)), problems
+            return Profile(table(profilers.read(path), steps, profilers.source))
         except ToolError as error:  # noqa: PERF203 - each try is another vendor's
             causes.append(str(error))
     raise ProfileError("; ".join(causes))

@@ -1,28 +1,18 @@
-"""What ROCm's profilers leave: CSV, read by the names of its columns, and databases.
+"""The CSV that rocprofv3 leaves, read by the names of its columns.
 
-Columns are those that rocprofiler-sdk, projects/rocprofiler-sdk/source/lib/output/
-generateCSV.cpp in ROCm/rocm-systems at 1b1610fc2b2a, rocprofv2, plugin/file/file.cpp in
-ROCm/rocprofiler at 7fa81399, and rocprof, bin/tblextr.py there, write.  rocprofv3 writes a
-database since ROCm 7.0 where it is not told to write CSV.  Its tables are those of
-projects/rocprofiler-sdk/source/share/rocprofiler-sdk-rocpd/rocpd_tables.sql and rocpd_views.sql in
-ROCm/rocm-systems: a table's name ends in an identifier of the run, and a view has the name without.
+Columns are those that projects/rocprofiler-sdk/source/lib/output/generateCSV.cpp in
+ROCm/rocm-systems at 1b1610fc2b2a writes.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import itertools
-import json
-import re
-import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -38,69 +28,44 @@ Span = tuple[str, int, int]
 """Name, begin and end in nanoseconds."""
 
 DATABASE = b"SQLite format 3\0"
-"""The first bytes of a database of rocprofv3."""
+"""The first bytes of a database, which rocprofv3 writes where it is not told to write CSV."""
 LARGEST = 1e30
 """Bound of anything that a profiler counts."""
 MOST_BYTES = 2**32
-"""Of a table or a database; a larger one is more than a few steps."""
+"""Of a table; a larger one is more than a few steps."""
 LONGEST_NUMBER = 30
 LONGEST_LINE = 2**20
 """Characters; a longer line is no table's."""
+MOST_CALLS = 1_000_000
+"""Most calls of a process whose begin and end are kept one by one; the totals have all calls."""
 
-KERNELS = """
-SELECT S.display_name, K."start", K."end" FROM rocpd_kernel_dispatch K
-JOIN rocpd_info_kernel_symbol S ON S.id = K.kernel_id AND S.guid = K.guid
-"""
-COPIES = """
-SELECT S.string, M."start", M."end" FROM rocpd_memory_copy M
-JOIN rocpd_string S ON S.id = M.name_id AND S.guid = M.guid
-"""
-RANGES = """
-SELECT E.extdata, R."start", R."end" FROM rocpd_region R
-JOIN rocpd_event E ON E.id = R.event_id AND E.guid = R.guid
-JOIN rocpd_string C ON C.id = E.category_id AND C.guid = E.guid
-WHERE C.string LIKE 'MARKER%'
-"""
-"""Queries of a database; a range's name is the ``message`` in a JSON object."""
+KERNEL = "Kernel_Name"
+BEGIN, END = "Start_Timestamp", "End_Timestamp"
+RESOURCES = {"registers": "VGPR_Count", "scratch": "Scratch_Size", "shared": "LDS_Block_Size"}
+"""Columns of rocprofv3's kernel trace since ROCm 7.0."""
+_COPIES = {"host to device": "HtoD", "device to host": "DtoH", "device to device": "DtoD"}
+"""Directions in the words of torch's profiler, so that profiles can be compared."""
 
 
-def rows(
-    path: Path,
-    columns: Sequence[tuple[str, ...]],
-    take: Callable[..., T],
-    problems: list[str],
-) -> Iterator[T]:
+def rows(path: Path, columns: Sequence[str], take: Callable[..., T]) -> Iterator[T]:
     """Yield what ``take`` makes of each row's cells, those of ``columns`` in that order.
 
-    A column is known by the names that it has in one version or another; an empty one among them
-    says that it may be missing, and is an empty cell then.  A last row that was torn when the
-    profiler was ended is left out, and reported in ``problems``.  Raises ToolError if the file
-    cannot be read, a column is missing, or ``take`` raises ValueError for any other row.
+    Raises ToolError if the file cannot be read or is cut off, a column is missing, or ``take``
+    raises ValueError.
     """
     try:
-        with _opened(path) as (file, torn):
+        with _opened(path) as file:
             table = csv.reader(_lines(file))
             header = next(filter(None, table), [])
             places = [_place(column, header, path) for column in columns]
-            following = itertools.chain(filter(None, table), [None])
-            for at, (row, after) in enumerate(itertools.pairwise(following), 1):
-                if row is None:  # which none but the last is
-                    return
-                last = torn and after is None
-                cut_off = f"{path.name} is cut off: its last row, {at}, is left out"
-                if last and len(row) < len(header):
-                    problems.append(cut_off)
-                    return
+            for at, row in enumerate(filter(None, table), 1):
                 try:
-                    took = take(*("" if place is None else row[place] for place in places))
+                    took = take(*(row[place] for place in places))
                 except (ValueError, IndexError) as error:
-                    if last:
-                        problems.append(cut_off)
-                        return
                     what = "cells are missing" if isinstance(error, IndexError) else str(error)
                     raise ToolError(f"{path.name} cannot be read: row {at}: {what}") from None
                 yield took
-    except (OSError, EOFError, csv.Error) as error:
+    except (OSError, csv.Error) as error:
         why = (isinstance(error, OSError) and error.strerror) or error
         raise ToolError(f"{path.name} cannot be read: {why}") from error
 
@@ -108,44 +73,38 @@ def rows(
 def columns_of(path: Path) -> list[str]:
     """Return the names of a file's columns; none where it cannot be read."""
     try:
-        with _opened(path) as (file, _):
+        with _opened(path) as file:
             return next(filter(None, csv.reader(_lines(file))), [])
-    except (ToolError, OSError, EOFError, csv.Error):
+    except (ToolError, OSError, csv.Error):
         return []
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[IO[str], bool]]:
-    """Open a table, and tell whether it ends within a line.
-
-    rocprof-compute compresses tables since ROCm 10.1; one that is cut off cannot be read to its
-    end.  Raises ToolError for a database.
-    """
-    if is_database(path):
-        raise ToolError(f"{path.name} is a database and no CSV; {_remedy(path)}")
-    is_packed = path.suffix == ".gz"
+def _opened(path: Path) -> Iterator[IO[str]]:
+    """Open a table; raises ToolError for a database, and for a table that ends within a line."""
     with open_regular(path, MOST_BYTES) as file:
+        if file.read(len(DATABASE)) == DATABASE:
+            raise ToolError(
+                f"{path.name} is a database and no CSV; profile again with --output-format csv, or "
+                f"run: rocpd convert -i {path} --output-format csv"
+            )
         file.seek(max(0, file.seek(0, 2) - 1))
-        torn = not is_packed and file.read(1) not in (b"", b"\n", b"\r")
+        if file.read(1) not in (b"", b"\n", b"\r"):
+            raise ToolError(f"{path.name} is cut off: its last line has no end; profile again")
         file.seek(0)
-        with (
-            gzip.open(file) if is_packed else nullcontext(file) as inner,
-            io.TextIOWrapper(inner, "utf-8-sig", errors="replace", newline="") as text,
-        ):
-            yield text, torn
+        with io.TextIOWrapper(file, "utf-8-sig", errors="replace", newline="") as text:
+            yield text
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
     return iter(lambda: file.readline(LONGEST_LINE), "")
 
 
-def is_database(path: Path) -> bool:
-    """Tell whether a file is a database, whatever its name."""
-    try:
-        with open_regular(path, MOST_BYTES) as file:
-            return file.read(len(DATABASE)) == DATABASE
-    except OSError:
-        return False
+def _place(name: str, header: Sequence[str], path: Path) -> int:
+    if name in header:
+        return header.index(name)
+    there = on_one_line(", ".join(header[:30]), 400) or "none"
+    raise ToolError(f"{path.name} has no column {name!r}; its columns are {there}")
 
 
 def nanoseconds(text: str) -> int:
@@ -155,24 +114,13 @@ def nanoseconds(text: str) -> int:
     return round(number(text))
 
 
-def span(begin: str, end: str) -> tuple[int, int]:
-    """Read when something began and ended, in nanoseconds.
-
-    Raises ValueError where it ended before it began.
-    """
-    first, last = nanoseconds(begin), nanoseconds(end)
-    if last < first:
-        raise ValueError(f"it ended at {end} and began at {begin}")
-    return first, last
-
-
 def number(text: str) -> float:
-    """Read a number in its column's unit, no less than nothing, with or without ``%``.
+    """Read a number in its column's unit, no less than nothing.
 
     Raises ValueError where it is none.
     """
     try:
-        value = float(text.strip().removesuffix("%"))
+        value = float(text)
     except ValueError:
         raise ValueError(f"{text[:LONGEST_NUMBER]!r} is no number") from None
     if not 0 <= value <= LARGEST:  # as no "nan" is
@@ -180,132 +128,32 @@ def number(text: str) -> float:
     return value
 
 
-def _place(names: tuple[str, ...], header: Sequence[str], path: Path) -> int | None:
-    for name in names:
-        if name in header:
-            return header.index(name)
-    if "" in names:
-        return None
-    there = on_one_line(", ".join(header[:30]), 400) or "none"
-    raise ToolError(f"{path.name} has no column {names[0]!r}; its columns are {there}")
+def statistics(path: Path) -> list[Kernel]:
+    """Read ``kernel_stats.csv``, of rocprofv3 and of rocprof before it, the longest first.
 
-
-# --- databases ---------------------------------------------------------------------------
-
-
-def stored(path: Path, query: str) -> Iterator[Span]:
-    """Yield the spans that one of the queries above finds in a database; raises ToolError.
-
-    A view may be anything, even endless, so only tables are read.
+    Raises ToolError where it makes no sense.
     """
-    try:
-        open_regular(path, MOST_BYTES).close()  # SQLite opens it by itself
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            database.text_factory = lambda text: text.decode("utf-8", "replace")
-            queries = _of_each_run(database, query)
-            database.set_authorizer(_only_tables)
-            for each in queries:
-                for name, begin, end in database.execute(each):
-                    if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
-                        raise ToolError(
-                            f"{path.name} cannot be read: {begin!r} to {end!r} is no stretch of "
-                            "time"
-                        )
-                    yield str(name), begin, end
-    except OSError as error:
-        raise ToolError(f"{path.name} cannot be read: {error.strerror}") from error
-    except (sqlite3.Error, ValueError, OverflowError) as error:
-        # Of a torn one even the words of an error may be no text.
-        raise ToolError(
-            f"{path.name} is a database that cannot be read ({error}); {_remedy(path)}"
-        ) from error
 
+    def stated(name: str, calls: str, total: str) -> Kernel:
+        return Kernel(plain(name), round(number(calls)), nanoseconds(total) / 1e9)
 
-_TABLE = re.compile(r"\brocpd_\w+")
-
-
-def _of_each_run(database: sqlite3.Connection, query: str) -> list[str]:
-    """Return the query with the names that tables have of each run; raises sqlite3.Error."""
-    # Views and virtual tables have no page of their own; a column that is computed is hidden.
-    there = {
-        name
-        for (name,) in database.execute(
-            "SELECT name FROM sqlite_master AS m WHERE type = 'table' AND rootpage > 0 AND NOT "
-            "EXISTS (SELECT * FROM pragma_table_xinfo(m.name) WHERE hidden > 0)"
-        )
-    }
-    wanted = _TABLE.findall(query)
-    runs = [name[len(wanted[0]) :] for name in sorted(there) if name.startswith(wanted[0])]
-    found = [
-        _TABLE.sub(partial(_of_run, run), query)
-        for run in runs
-        if all(name + run in there for name in wanted)
-    ]
-    if not found:
-        missing = next((name for name in wanted if name not in there), wanted[0])
-        raise sqlite3.OperationalError(f"no such table: {missing}")
-    return found
-
-
-def _of_run(run: str, table: re.Match[str]) -> str:
-    """Return a table's name in one run, as SQL has it."""
-    escaped = (table[0] + run).replace('"', '""')
-    return f'"{escaped}"'
-
-
-def _only_tables(
-    action: int, what: str | None, which: str | None, _database: str | None, view: str | None
-) -> int:
-    """Allow a query to read tables, and to compare a text; as sqlite3 asks."""
-    del what
-    is_read = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ) and view is None
-    is_like = action == sqlite3.SQLITE_FUNCTION and which == "like"
-    return sqlite3.SQLITE_OK if is_read or is_like else sqlite3.SQLITE_DENY
-
-
-def _remedy(path: Path) -> str:
-    """Return how to come by CSV instead of a database."""
-    return (
-        f"profile again with --output-format csv, or run: rocpd convert -i {path} "
-        "--output-format csv"
-    )
+    found = rows(path, ("Name", "Calls", "TotalDurationNs"), stated)
+    return sorted(found, key=lambda kernel: -kernel.total_s)
 
 
 # --- processes ---------------------------------------------------------------------------
-
-MOST_CALLS = 1_000_000
-"""Most calls of a process whose begin and end are kept one by one; the totals have all calls."""
-
-KERNEL = ("Kernel_Name", "KernelName")
-BEGIN = ("Start_Timestamp", "BeginNs")
-END = ("End_Timestamp", "EndNs", "Stop_Timestamp")
-COUNTER = "Counter_Name"
-"""In tables of rocprof-compute since ROCm 7.12."""
-DIRECTION = ("Direction", "Operation")
-STATISTICS = (("Name",), ("Calls",), ("TotalDurationNs",))
-
-_COPIES = {"host to device": "HtoD", "device to host": "DtoH", "device to device": "DtoD"}
-"""Directions in the words of torch's profiler, so that profiles can be compared."""
 
 Window = tuple[int, int]
 
 
 @dataclass
 class Files:
-    """The files that one process left, as yet unread."""
+    """The traces that one process left, as yet unread: a call a row."""
 
     label: str = ""
     kernels: list[Path] = field(default_factory=list)
-    """Traces, a call a row; they count if there are any."""
-    statistics: list[Path] = field(default_factory=list)
     copies: list[Path] = field(default_factory=list)
     markers: list[Path] = field(default_factory=list)
-    databases: list[Path] = field(default_factory=list)
-
-    @property
-    def traced(self) -> bool:
-        """Whether there are single calls."""
-        return bool(self.kernels or self.databases)
 
 
 def read(files: Iterable[Files], within: str | None, tool: str) -> Results:
@@ -316,12 +164,15 @@ def read(files: Iterable[Files], within: str | None, tool: str) -> Results:
     and ``problems`` tells.  Raises ToolError where a file makes no sense.
     """
     there = list(files)
-    problems = [_told_of(path) for each in there for path in each.databases]
-    marked = [list(_ranges(each, problems)) if within else [] for each in there]
+    problems: list[str] = []
+    marked = [list(_spans(each.markers, "Function")) if within else [] for each in there]
     windows = [[span[1:] for span in spans if span[0] == within] for spans in marked]
     if within and not any(windows):
-        names = dict.fromkeys(span[0] for spans in marked for span in spans)
-        problems.append(_no_range(within, list(names), tool, traced=all(e.traced for e in there)))
+        names = list(dict.fromkeys(span[0] for spans in marked for span in spans))
+        ranges = (
+            f"the ranges are {', '.join(names[:8])}" if names else "the application marked none"
+        )
+        problems.append(f"no range {within!r}, so everything counts, warm-up included: {ranges}")
     # Where one process marks the range, a launcher that marks none is not what was asked for.
     counted = [
         _process(each, found, problems)
@@ -345,7 +196,7 @@ def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> Pr
     calls: Counter[str] = Counter()
     ns: Counter[str] = Counter()
     spans: list[Span] = []
-    for name, begin, end in _work(files, problems):
+    for name, begin, end in _work(files):
         if not windows or any(first <= begin <= last for first, last in windows):
             # Millions of calls have a few hundred names.
             known = sys.intern(name)
@@ -355,44 +206,33 @@ def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> Pr
                 spans.append((known, begin, end))
     if calls.total() > MOST_CALLS:
         problems.append(f"gaps and spread are those of the first {MOST_CALLS} kernels")
-    for path in files.statistics if not files.traced else []:
-        for name, times, total in rows(path, STATISTICS, _stated, problems):
-            calls[name] += times
-            ns[name] += total
-    taken = _resources(files, problems)
+    taken = _resources(files)
     kernels = [
         Kernel(name, calls[name], ns[name] / 1e9, taken.get(name, {}))
         for name, _ in ns.most_common()
     ]
-    each = _calls(spans) if files.traced else []
-    return ProfiledProcess(files.label, kernels, each, len(windows))
+    return ProfiledProcess(files.label, kernels, _calls(spans), len(windows))
 
 
-def _work(files: Files, problems: list[str]) -> Iterator[Span]:
+def _work(files: Files) -> Iterator[Span]:
     """Yield kernels and then copies, in torch's words."""
-    for name, begin, end in _spans(files, files.kernels, KERNEL, KERNELS, problems):
+    for name, begin, end in _spans(files.kernels, KERNEL):
         yield plain(name), begin, end
-    for name, begin, end in _spans(files, files.copies, DIRECTION, COPIES, problems):
+    for name, begin, end in _spans(files.copies, "Direction"):
         yield f"Memcpy {_direction(name)}", begin, end
 
 
-RESOURCES = {"registers": "VGPR_Count", "scratch": "Scratch_Size", "shared": "LDS_Block_Size"}
-"""Columns of rocprofv3's kernel trace since ROCm 7.0."""
-
-
-def _resources(files: Files, problems: list[str]) -> dict[str, dict[str, int]]:
+def _resources(files: Files) -> dict[str, dict[str, int]]:
     """Return what each kernel's first call took, as far as traces tell."""
-
-    def told(name: str, *cells: str) -> tuple[str, dict[str, int]]:
-        taken = zip(RESOURCES, cells, strict=True)
-        return plain(name), {key: int(cell) for key, cell in taken if cell.isdecimal()}
-
     found: dict[str, dict[str, int]] = {}
     for path in files.kernels:
-        if not set(RESOURCES.values()).isdisjoint(columns_of(path)):
-            columns = [KERNEL, *((column, "") for column in RESOURCES.values())]
-            for name, resources in rows(path, columns, told, problems):
-                found.setdefault(name, resources)
+        there = columns_of(path)
+        known = {key: column for key, column in RESOURCES.items() if column in there}
+        for name, *cells in (
+            rows(path, [KERNEL, *known.values()], lambda *row: row) if known else ()
+        ):
+            taken = zip(known, cells, strict=True)
+            found.setdefault(plain(name), {k: int(cell) for k, cell in taken if cell.isdecimal()})
     return found
 
 
@@ -410,68 +250,14 @@ def _direction(name: str) -> str:
     return _COPIES.get(words, words or "not told")
 
 
-def _spans(
-    files: Files, paths: Sequence[Path], name: tuple[str, ...], query: str, problems: list[str]
-) -> Iterator[Span]:
-    """Yield the spans in CSV files, whose names have the column ``name``, and in databases."""
+def _spans(paths: Iterable[Path], name: str) -> Iterator[Span]:
+    """Yield the spans in traces, whose names have the column ``name``."""
+
+    def span(of: str, begin: str, end: str) -> Span:
+        first, last = nanoseconds(begin), nanoseconds(end)
+        if last < first:
+            raise ValueError(f"it ended at {end} and began at {begin}")
+        return of, first, last
+
     for path in paths:
-        if COUNTER in columns_of(path):
-            yield from _counted(path, name, problems)
-        else:
-            yield from rows(path, [name, BEGIN, END], _span, problems)
-    for path in files.databases:
-        yield from stored(path, query)
-
-
-def _counted(path: Path, name: tuple[str, ...], problems: list[str]) -> Iterator[Span]:
-    """Yield each call once from a table that has a row for each of its counters.
-
-    Calls have the same numbers in every run of the application; the first one's times count.
-    """
-
-    def call(device: str, number: str, *cells: str) -> tuple[str, Span]:
-        return f"{device} {number}", _span(*cells)
-
-    seen: set[str] = set()
-    columns = [("GPU_ID", ""), ("Dispatch_ID",), name, BEGIN, END]
-    for which, span in rows(path, columns, call, problems):
-        if which not in seen:
-            seen.add(which)
-            yield span
-
-
-def _span(name: str, begin: str, end: str) -> Span:
-    return name, *span(begin, end)
-
-
-def _ranges(files: Files, problems: list[str]) -> Iterator[Span]:
-    for path in files.markers:
-        yield from rows(path, [("Function",), BEGIN, END], _span, problems)
-    for path in files.databases:
-        for about, begin, end in stored(path, RANGES):
-            with suppress(ValueError, TypeError, KeyError, RecursionError):
-                yield str(json.loads(about)["message"]), begin, end
-
-
-def _stated(name: str, calls: str, total: str) -> tuple[str, int, int]:
-    return plain(name), round(number(calls)), nanoseconds(total)
-
-
-def _told_of(database: Path) -> str:
-    return (
-        f"{database.name} is a rocpd database, which rocprofv3 writes since ROCm 7.0 where it is "
-        "not given --output-format csv; it was read"
-    )
-
-
-def _no_range(within: str, names: Sequence[str], tool: str, *, traced: bool) -> str:
-    if tool == "rocprof-compute":
-        why = f"{tool} does not tell ranges with its kernels, rocprofv3 does"
-    elif not traced:
-        why = "there are statistics and no trace"
-    else:
-        why = f"the ranges are {', '.join(names[:8])}" if names else "the application marked none"
-        if not names and tool == "rocprofv3":
-            # It preloads its own library of ROCTX since then: CHANGELOG.md of rocprofiler-sdk 0.5.
-            why += ", or this is ROCm 6.2, whose rocprofv3 does not see torch's"
-    return f"no range {within!r}, so everything counts, warm-up included: {why}"
+        yield from rows(path, (name, BEGIN, END), span)

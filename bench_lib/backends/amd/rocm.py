@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench_lib.backends.sysfs import ROOT, content, text
+from bench_lib.backends.sysfs import ROOT, text
 
 WHEELS = ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-profiler")
 """AMD's wheels of programs and libraries, that of ROCm's version first."""
@@ -28,8 +28,6 @@ FIRST_OF_CORE = (7, 14)
 """The first release in ``/opt/rocm/core`` and in wheels, and whose HIP counts for itself."""
 _FOLDER = re.compile(r"_rocm_(sdk_core|sdk_libraries\w*|profiler)")
 """The wheels' folders among Python's packages."""
-_SHIM = re.compile(r"^from rocm_\w+[.\w]* import ", re.MULTILINE)
-"""What pip writes into the command of a package: it imports its function from one of AMD's."""
 _RELEASE = re.compile(r"\s*(\d{1,4}(?:\.\d{1,4}){1,2})")
 
 
@@ -78,30 +76,6 @@ def program(name: str, found: ROCm, environ: Mapping[str, str]) -> str | None:
     own = [str(folder / "bin") for folder in found.folders]
     path = os.pathsep.join([*beside, environ.get("PATH", ""), *own])
     return shutil.which(name, path=path)
-
-
-def is_shim(program: str) -> bool:
-    """Whether a program is a command of AMD's wheels, which may unpack gigabytes when it starts.
-
-    A process that is killed meanwhile leaves a broken tree, so it is never started for a version.
-    """
-    return bool(_SHIM.search(content(Path(program))[:4096].decode("latin-1")))
-
-
-def version_of(program: str, found: ROCm) -> str | None:
-    """Return the version of the ROCm that one of its programs belongs to; None if unknown."""
-    path = Path(program)
-    if is_shim(program):
-        if found.wheels and path.parent == Path(sys.executable).parent:
-            return found.version
-        sites = [str(site) for site in path.parents[1].glob("lib/python*/site-packages")]
-        wheels = importlib.metadata.distributions(name=WHEELS[0], path=sites)
-        return next((wheel.version for wheel in wheels), None)
-    around = [path.parents[1], path.resolve().parents[1]]
-    if around[1] in found.folders and found.wheels:
-        return found.version
-    own = filter(None, (text(folder / ".info/version") for folder in around))
-    return next(own, None if found.wheels else found.version)
 
 
 def of_torch() -> ROCm | None:

@@ -181,7 +181,7 @@ class Machine:
         write_libraries(libraries / "lib", [CK], "")
         programs.mkdir(parents=True)
         (programs / "python").symlink_to(sys.executable)
-        for name in ("rocprofv3", "rocprof-compute", "rocprof-sys-run", "amd-smi"):
+        for name in ("rocprofv3", "amd-smi"):
             # As pip writes it; a first start takes longer than anybody waits, and unpacks.
             (programs / name).write_text(
                 f"#!{programs}/python\nimport pathlib\npathlib.Path(__file__ + '.ran').touch()\n"

@@ -8,17 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-COUNTERS = {
-    "OccupancyPercent": 25.0,
-    "SQ_LDS_BANK_CONFLICT": 300.0,
-    "SQ_LDS_IDX_ACTIVE": 500.0,
-    "FETCH_SIZE": 1200.0,
-    "WRITE_SIZE": 600.0,
-    "TCC_HIT_sum": 600.0,
-    "TCC_MISS_sum": 400.0,
-}
-"""In each call of a kernel."""
-
 
 def release() -> tuple[int, ...]:
     """Return that of the ROCm around the stand-in."""
