@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "history pull": "aws s3 sync s3://BUCKET/RUNS history (docs/history.md)",
     "history push": "aws s3 sync history s3://BUCKET/RUNS (docs/history.md)",
     "history restore": "bench-lib history show reads compacted months as they are",
+    "submit": "sbatch and the batch script of docs/slurm.md",
     "incident": "bench-lib report groups failures by cause; acknowledge in your issue tracker",
 }
 """Commands by what was typed after ``bench-lib``."""
@@ -74,7 +75,6 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("selfcheck", "--components"): "nothing replaces it; each verdict names what it would detect",
     ("selfcheck", "--contexts"): "nothing replaces it; selfcheck says how far processes differ",
     ("selfcheck", "--history"): "selfcheck reads no history; leave it out",
-    ("submit", "--collect"): "submit --wait waits; sacct -j JOB and seff JOB say what it used",
     ("train", "--download"): _FETCH,
     ("train", "--download-only"): _FETCH,
 }

@@ -107,7 +107,7 @@ def test_the_commands_are_these(cli):
                 "env",
             ),
             *("selfcheck", "ops", "collectives", "scaling", "train", "micro", "exercise"),
-            *("adopt", "submit"),
+            "adopt",
         ],
         ("baseline",): ["show", "accept", "record", "quarantine"],
         ("history",): ["list", "show", "query", "export"],

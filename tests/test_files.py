@@ -14,7 +14,7 @@ from bench_lib import files
 
 PACKAGE = Path(files.__file__).parent
 ROOMS = (
-    *("storage", "report", "profiling", "slurm", "cli", "micro", "worker", "backends"),
+    *("storage", "report", "profiling", "cli", "micro", "worker", "backends"),
     *("plugin", "studies", "engine"),
 )
 AROUND = {

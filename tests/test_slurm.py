@@ -1,19 +1,20 @@
-"""Jobs on a real Slurm of one node: submitted, checked, cancelled, collected."""
+"""The batch scripts of docs/slurm.md on a real Slurm of one node, and shares of the cases."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import subprocess
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import ran
-from documents import document_in
 from processes import LONG_S, ON_THE_CPU
 from standins import slurm as slurm_node
-from standins.slurm import GPUS, NODE, PARTITION, SlurmNode, slurm
+from standins.slurm import SlurmNode, slurm
 
 from bench_lib.launch import launchers
 from bench_lib.launch.ranks import Ranks
@@ -23,13 +24,18 @@ from bench_lib.storage import history
 __all__ = ["slurm"]
 
 TESTS = Path(__file__).parent
+PAGE = TESTS.parent / "docs" / "slurm.md"
 MATRIX = """
-[[smoke.factory]]
+[[gate.factory]]
 id = "fleet"
 target = "steps:step"
 
 [[gate.factory]]
 id = "doomed"
+target = "steps:step"
+
+[[nightly.factory]]
+id = "later"
 target = "steps:step"
 """
 TEST_STEPS = """
@@ -58,34 +64,40 @@ session.network_sizes = lambda: {{"resnet18": 224}}
 engine.HeldDevice = held_class(SCRIPT, Path(__file__).parent / "locks")
 engine.processes.share = nobody_shares
 """
-QUICK = ("-p", "no:hypothesispytest")
-"""Which takes longer to import than such a suite runs."""
-
-
-@dataclass
-class Cluster:
-    node: SlurmNode
-    folder: Path
-    monkeypatch: pytest.MonkeyPatch
-    capsys: pytest.CaptureFixture[str]
-
-    def submit(self, *words: str) -> tuple[int, str, str]:
-        return ran(["submit", "--slurm", *words], self.monkeypatch, self.capsys)
 
 
 @pytest.fixture
-def cluster(slurm, tmp_path, monkeypatch, capsys) -> Cluster:
-    folder = tmp_path / "it's 5% of $HOME"
+def submit(slurm, tmp_path) -> Callable[..., int]:
+    folder = tmp_path / "suite"
     (folder / "perf_tests").mkdir(parents=True)
-    (folder / "pytest.ini").write_text("[pytest]\nperf_paths = perf_tests\n")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nperf_paths = perf_tests\naddopts = -p bench_lib.plugin -p no:hypothesispytest\n"
+    )
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "perf_tests" / "matrix.toml").write_text(MATRIX)
     (folder / "perf_tests" / "test_steps.py").write_text(TEST_STEPS)
-    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-    monkeypatch.setenv("SBATCH_TIMELIMIT", "59")  # of somebody's profile
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")  # of a job in which sbatch is called
-    monkeypatch.chdir(folder)
-    return Cluster(slurm, folder, monkeypatch, capsys)
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, does in (
+        ("bench-lib", 'test ! -e unfit && echo "is fit"'),
+        ("pytest", f'exec {sys.executable} -m pytest "$@"'),
+    ):
+        (commands / name).write_text(f"#!/bin/bash\n{does}\n")
+        (commands / name).chmod(0o755)
+    environment = {**slurm.environment, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
+
+    def submit(name: str, *words: str) -> int:
+        """Submit one of the page's scripts as it stands there, with words that win over it."""
+        (script,) = re.findall(
+            rf"^```bash\n(#!/bin/bash\n# {name}\n.*?)^```",
+            PAGE.read_text(),
+            re.DOTALL | re.MULTILINE,
+        )
+        (folder / name).write_text(script)
+        command = ["sbatch", "--wait", *words, name]
+        return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+
+    return submit
 
 
 def test_where_slurm_is_not_installed_the_tests_say_which_packages_have_it(monkeypatch):
@@ -97,50 +109,25 @@ def test_where_slurm_is_not_installed_the_tests_say_which_packages_have_it(monke
     )
 
 
-def test_sbatch_accepts_the_script_of_a_dry_run(cluster):
-    words = ("--gpus", "2", "--cpus", "2", "--mem", "500M", "--time", "7:30", "--launcher", "srun")
-    status, script, err = cluster.submit("--dry-run", *words)
-    assert (status, err) == (0, "")
-    assert not (cluster.folder / "history").exists()
-    done = subprocess.run(
-        ["sbatch", "--test-only"], input=script, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0
-    assert f"on nodes {NODE} in partition {PARTITION}" in done.stderr
+def test_a_night_runs_its_tiers_in_one_job_and_ends_with_the_worse_status(submit, tmp_path):
+    assert submit("night.sbatch", "--gres=gpu:1", "--time=3", "--output=night.log") == 1
+    log = (tmp_path / "suite" / "night.log").read_text()
+    assert log.startswith("is fit\n")
+    assert "ERROR doomed: exception in build: planted" in log
+    found = map(history.read, history.files(tmp_path / "suite" / "history"))
+    assert [list(run.records) for run in found] == [["fleet", "doomed"], ["later"]]
 
 
-def test_an_array_over_tiers_keeps_its_runs_in_one_history_and_ends_with_the_worst(cluster):
-    words = ("--tier", "smoke,gate", "--array", "tiers", "--cpus", "1", "--mem", "600M")
-    status, out, _ = cluster.submit(*words, "--time", "3", "--wait", "--json", "--", *QUICK)
-    assert status == 1
-    smoke, gate = document_in(out)["tasks"]
-    assert [smoke["part"], gate["part"]] == ["smoke", "gate"]
-    log = Path(smoke["log"]).read_text()
-    assert "  cores of the node: 1 asked for, 1 granted\n" in log
-    assert "  memory of the node: 600 MiB asked for, 600 MiB granted\n" in log
-    assert "ERROR doomed: exception in build: planted" in Path(gate["log"]).read_text()
-    found = map(history.read, history.files(cluster.folder / "history"))
+def test_nothing_is_measured_on_a_node_that_is_not_fit(submit, tmp_path):
+    (tmp_path / "suite" / "unfit").touch()
+    assert submit("night.sbatch", "--gres=gpu:1", "--time=3") == 1
+    assert not (tmp_path / "suite" / "history").exists()
+
+
+def test_the_tasks_of_an_array_measure_each_case_once(submit, tmp_path):
+    submit("shares.sbatch", "--array=1-2", "--time=3")
+    found = map(history.read, history.files(tmp_path / "suite" / "history"))
     assert sorted(list(run.records) for run in found) == [["doomed"], ["fleet"]]
-
-
-def test_a_gpu_that_slurm_gives_and_nobody_can_use_fails_its_task_at_once(cluster):
-    words = ("--array", "gpus", "--gpus", str(len(GPUS)), "--cpus", "1", "--mem", "300M")
-    status, out, _ = cluster.submit(*words, "--time", "3", "--wait", "--json")
-    assert status == 1
-    tasks = document_in(out)["tasks"]
-    assert [each["part"][-3:] for each in tasks] == ["1/2", "2/2"]
-    for task in tasks:
-        log = Path(task["log"]).read_text()
-        assert f"{NODE} grants less than the job asked for: GPUs of the node: 1, got 0\n" in log
-        assert "  SLURM_JOB_GPUS=" in log
-
-
-def test_more_than_the_cluster_has_is_refused_and_nothing_is_kept(cluster):
-    status, out, err = cluster.submit("--mem", "7T")
-    assert (status, out) == (2, "")
-    assert err.startswith("bench-lib: error: sbatch: ")
-    assert "configuration is not available" in err
-    assert list((cluster.folder / "history" / "slurm").iterdir()) == []
 
 
 def abreast(slurm: SlurmNode, workload: str, **params: Any) -> Measurement:
@@ -163,3 +150,27 @@ def test_srun_starts_two_ranks_that_are_measured_as_one_case(slurm):
     assert [(each.rank, each.local_rank) for each in measured.per_rank] == [(0, 0), (1, 1)]
     assert len({each.pid for each in measured.per_rank}) == 2
     assert len(measured.iteration_s) == 2
+
+
+# --- a share of the cases ------------------------------------------------------------------
+
+
+def test_shares_are_parts_of_the_whole(pytester):
+    pytester.makepyfile(
+        test_many="import pytest\n\n@pytest.mark.parametrize('n', range(9))\n"
+        "def test_each(n):\n    pass\n"
+    )
+
+    def tests_of(share, *words):
+        plugins = ("-p", "bench_lib.plugin")
+        done = pytester.runpytest_inprocess(*plugins, "-v", "--perf-share", share, *words)
+        return done.ret, {line for line in done.outlines if "PASSED" in line}
+
+    parts = [tests_of(f"{n}/2") for n in (1, 2)]
+    assert [status for status, _ in parts] == [0, 0]
+    names = [{line.split()[0] for line in lines} for _, lines in parts]
+    assert not names[0] & names[1]
+    assert len(names[0] | names[1]) == 9
+    only = [tests_of(f"{n}/2", "-k", "test_each[0]") for n in (1, 2)]
+    assert sorted((status, len(lines)) for status, lines in only) == [(0, 0), (0, 1)]
+    assert tests_of("3/2")[0] == pytest.ExitCode.USAGE_ERROR

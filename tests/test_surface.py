@@ -185,8 +185,6 @@ scaling mnist --ranks 2
 scaling mnist --at-most 0
 selfcheck --tolerance 99
 selfcheck --output none/x
-submit
-submit --slurm --mem soon
 train cifar100 --max-steps 0
 train cifar100 --download
 train cifar10-table --epochs 0
@@ -354,7 +352,6 @@ NOTHING = [
     (("history", "list", "--json"), 1),
     (("history", "query", "SELECT 1"), 0),
     (("history", "query", "--schema", "--json"), 0),
-    (("submit", "--slurm", "--dry-run"), 0),
 ]
 
 

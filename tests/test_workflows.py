@@ -791,7 +791,7 @@ def shell_of(language: str) -> str:
 
 @pytest.mark.parametrize("language", ["yaml", "bash"])
 def test_the_examples_run_from_end_to_end(checkout, tmp_path, language):
-    for program in ("python3", "pytest", "bench-lib"):
+    for program in ("python3", "pytest", "bench-lib", "sbatch"):
         notes(tmp_path, program)
     environment = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     words = ["bash", "-euo", "pipefail", "-c", shell_of(language)]
@@ -801,4 +801,4 @@ def test_the_examples_run_from_end_to_end(checkout, tmp_path, language):
     assert done.returncode == 0, done.stderr
     called = calls(tmp_path)
     assert called[-1][:2] == ["bench-lib", "report"]
-    assert any(words[:1] == ["pytest"] or words[1:3] == ["submit", "--slurm"] for words in called)
+    assert any(words[:1] == ["pytest"] or words[:2] == ["sbatch", "--wait"] for words in called)

@@ -193,15 +193,6 @@ class Backend(Protocol):
         """Look for what keeps its devices from measuring; `devices` are those detected."""
         return []
 
-    def misnumbered(
-        self,
-        root: Path,
-        environ: Mapping[str, str],
-        shown: int,
-    ) -> str | None:
-        """Say which variable hides devices by mistake, where only `shown` are left."""
-        return None
-
     def torch_build(
         self,
         versions: Mapping[str, str],

@@ -14,7 +14,6 @@ BY_PURPOSE = {
         "compare": "Two runs that are finished, case by case; nothing is judged.",
         "judge": "Another tool's timings.",
         "selfcheck": "Plant known delays, and see which are found on this machine.",
-        "submit": "The suite as a Slurm job.",
     },
     "Look": {
         "report": "The newest night: what failed, since when, and why.",

@@ -130,18 +130,6 @@ class AMD(Backend):
         """Ask for the driver, the files that it opens, ROCm's profiler, and torch's kernels."""
         return machine.checks(root, environ, devices)
 
-    def misnumbered(self, root: Path, environ: Mapping[str, str], shown: int) -> str | None:
-        """Name the cause where ROCR chose, and HIP chooses among that by the old numbers."""
-        chosen, *hip = listed.VARIABLES
-        without = {name: value for name, value in environ.items() if name not in hip}
-        if chosen not in environ or len(self.detect(root, without)) <= shown:
-            return None
-        names = " and ".join(name for name in hip if name in environ)
-        return (
-            f"{chosen} has renumbered the GPUs, and {names} counts them as before; have the "
-            "cluster's gres.conf say Flags=amd_gpu_env, or unset it in the job"
-        )
-
     def torch_build(self, versions: Mapping[str, str], software: Software) -> Build | None:
         """Return the ROCm that torch was built for, or else the HIP.
 
