@@ -9,7 +9,7 @@ import torch
 
 from bench_lib.cases.axes import case_of
 from bench_lib.cases.language import language_axes
-from bench_lib.formulas.transformer import GENERATED, LLAMA, SIZES, Experts, LlamaSize
+from bench_lib.formulas.transformer import GENERATED, SIZES, Experts, Size
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import flops, llama, steps
 from bench_lib.worker.workloads import weights as quantizing
@@ -33,7 +33,7 @@ def build(network: str = "llama-tiny", **values: Any) -> Workload:
 
 def fresh(network: str, length: int = 64) -> tuple[Llama, torch.Tensor]:
     torch.manual_seed(0)
-    size = LLAMA[network]
+    size = SIZES[network]
     return Llama(size, length).eval(), torch.randint(size.vocabulary, (2, 20))
 
 
@@ -55,13 +55,13 @@ def test_a_size_has_the_weights_that_its_publisher_counts(name, parameters):
 
 @pytest.mark.parametrize(("task", "times"), [("infer", 1), ("train", 3)])
 def test_flops_are_counted_as_the_formula_has_them(task, times):
-    size = LLAMA["llama-tiny"]
+    size = SIZES["llama-tiny"]
     counted = flops.counted(weightless_step, size, 2, 64, task)
     assert counted.all_flops == times * size.forward_flops(2, 64)
 
 
 def test_a_token_of_experts_costs_those_that_it_goes_to():
-    size = LlamaSize(
+    size = Size(
         layers=1,
         width=8,
         heads=2,
@@ -174,7 +174,7 @@ def test_decoding_in_less_is_near_the_reference(precision):
 
 
 def test_decoding_reads_weights_once_and_keys_and_values_of_all_tokens():
-    size = LLAMA["llama-tiny"]
+    size = SIZES["llama-tiny"]
     workload = build(task="decode", precision="bf16")
     weights = size.parameters - (size.vocabulary - 2) * size.width
     numbers = weights + size.kept(2, 16 + GENERATED // 2) + 2 * size.vocabulary
@@ -246,7 +246,7 @@ def test_a_prompt_whose_reference_does_not_fit_is_checked_for_finite_answers(mon
 
     def fits_once(self: Any, stream: torch.Tensor, where: Any) -> torch.Tensor:
         heads.append(self)
-        if len(heads) > LLAMA["llama-tiny"].layers:
+        if len(heads) > SIZES["llama-tiny"].layers:
             raise torch.OutOfMemoryError("out of memory")
         return usual(self, stream, where)
 

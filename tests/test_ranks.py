@@ -105,7 +105,7 @@ def answer_of(ranks: Ranks, case: Case) -> Answer:
 
 @pytest.fixture(scope="module")
 def together() -> list[Answer]:
-    model = {"network": "lm-tiny", "batch_size": 1, "length": 16, "precision": "fp32"}
+    model = {"network": "llama-tiny", "batch_size": 1, "length": 16, "precision": "fp32"}
     prompt = {"network": "llama-tiny", "batch_size": 3, "length": 15, "precision": "fp32"}
     loaded = {"feed": "loader", "workers": 1}
     batch = [

@@ -18,7 +18,6 @@ from bench_lib.formulas.transformer import (
     GENERATED,
     PARALLEL,
     SIZES,
-    Size,
     indivisible,
 )
 from bench_lib.model import COMPILE_MODES, GENERATION, QUANTIZED, TASKS
@@ -49,8 +48,6 @@ def _clash(chosen: Mapping[str, Any]) -> str | None:
     network, length, ranks, task = (chosen[n] for n in ("network", "length", "ranks", "task"))
     mode, precision, size = chosen["compile_mode"], chosen["precision"], SIZES[network]
     parallel = chosen["parallel"]
-    if task in GENERATION and isinstance(size, Size):
-        return f"{network} keeps no keys and values, and the task is {task}; use a Llama"
     if length + (GENERATED if task == "decode" else 0) > size.context:
         behind = f", {GENERATED} tokens behind it" if task == "decode" else ""
         return f"length is {length}{behind}, and {network} has {size.context} positions"

@@ -1,11 +1,7 @@
 """Sizes of language models by name, and their figures by formula.
 
-There are two kinds.  A ``Size`` is GPT-2's transformer: tokens' and positions' embeddings, blocks
-that norm before they attend and before they compute (four widths, GELU), a last norm, and a head
-that is the tokens' embedding.  A ``LlamaSize`` is the transformer of today: RMSNorm, rotary
-positions, grouped queries, SwiGLU, and perhaps experts.
-
-Imports no torch, because the matrix and the worker both ask.
+A ``Size`` is the transformer of today: RMSNorm, rotary positions, grouped queries, SwiGLU, and
+perhaps experts.  Imports no torch, because the matrix and the worker both ask.
 """
 
 from __future__ import annotations
@@ -15,9 +11,6 @@ from functools import partial
 
 from bench_lib.model import GENERATION, QUANTIZED
 
-VOCABULARY = 50304
-"""GPT-2's 50257 tokens, rounded up to a multiple of 64 as is usual for matrix units."""
-
 DEVIATION = 0.02
 """Standard deviation of fresh weights; for those that write into the residual stream it is smaller
 by sqrt(2 layers) (Radford et al. 2019, section 2.3)."""
@@ -25,37 +18,6 @@ by sqrt(2 layers) (Radford et al. 2019, section 2.3)."""
 PARALLEL = ("ddp", "fsdp2", "tp")
 """How ranks share a network: each with all weights, each gathering them block by block, or each
 computing with its part."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large a language model is."""
-
-    layers: int
-    width: int
-    heads: int
-    context: int
-    """Most tokens of a sequence: there are embeddings for so many positions."""
-    vocabulary: int = VOCABULARY
-
-    @property
-    def parameters(self) -> int:
-        """Weights, the shared ones of the head counted once."""
-        block = 12 * self.width**2 + 13 * self.width
-        embeddings = (self.vocabulary + self.context) * self.width
-        return self.layers * block + embeddings + 2 * self.width
-
-    def forward_flops(self, batch_size: int, length: int) -> float:
-        """FLOPs of a forward pass: two for each weight of a product and token, and attention.
-
-        Attention is counted whole, not the half that causality leaves, as in PaLM (Chowdhery
-        et al. 2022, appendix B), so that training comes to 6 × weights + 12 × layers × width ×
-        length for each token.
-        """
-        tokens = batch_size * length
-        products = 12 * self.layers * self.width**2 + self.vocabulary * self.width
-        attention = 2 * self.layers * self.width * length
-        return 2.0 * tokens * (products + attention)
 
 
 @dataclass(frozen=True)
@@ -78,8 +40,8 @@ class Experts:
 
 
 @dataclass(frozen=True)
-class LlamaSize:
-    """How large a language model of Llama's kind is."""
+class Size:
+    """How large a language model is."""
 
     layers: int
     width: int
@@ -140,9 +102,10 @@ class LlamaSize:
     ) -> float:
         """FLOPs of a forward pass: two for each weight of a product and token, and attention.
 
-        Each token meets ``before`` and ``length`` others: attention is counted whole, as
-        ``Size.forward_flops`` has it.  The head answers ``logits`` tokens of a sequence, all if
-        None.
+        Each token meets ``before`` and ``length`` others: attention is counted whole, not the half
+        that causality leaves, as in PaLM (Chowdhery et al. 2022, appendix B), so that training
+        comes to 6 × weights + 12 × layers × width × length for each token.  The head answers
+        ``logits`` tokens of a sequence, all if None.
         """
         active = 0 if self.experts is None else self.experts.active
         answered = length if logits is None else logits
@@ -155,24 +118,15 @@ class LlamaSize:
         return 2 * self.layers * batch_size * length * self.kv_width
 
 
-GPT2 = {
-    "lm-tiny": Size(layers=2, width=128, heads=4, context=256, vocabulary=1024),
-    "lm-124m": Size(layers=12, width=768, heads=12, context=1024),
-    "lm-350m": Size(layers=24, width=1024, heads=16, context=1024),
-    "lm-1b": Size(layers=24, width=2048, heads=16, context=2048),
-}
-"""GPT-2's smallest and its medium (Radford et al. 2019, table 2), and GPT-3's XL with 16 heads
-of 128 (Brown et al. 2020, table 2.1)."""
-
-_llama3 = partial(LlamaSize, kv_heads=8, vocabulary=128256, context=131072, theta=500000.0)
-LLAMA = {
-    "llama-tiny": LlamaSize(
+_llama3 = partial(Size, kv_heads=8, vocabulary=128256, context=131072, theta=500000.0)
+SIZES = {
+    "llama-tiny": Size(
         layers=2, width=128, heads=8, kv_heads=2, hidden=256, vocabulary=1024, context=512
     ),
     "llama-3.2-1b": _llama3(layers=16, width=2048, heads=32, hidden=8192, tied=True),
     "llama-3.1-8b": _llama3(layers=32, width=4096, heads=32, hidden=14336),
     "llama-3.1-70b": _llama3(layers=80, width=8192, heads=64, hidden=28672),
-    "moe-tiny": LlamaSize(
+    "moe-tiny": Size(
         layers=3,
         width=128,
         heads=8,
@@ -182,7 +136,7 @@ LLAMA = {
         context=512,
         experts=Experts(number=8, active=2, hidden=64, shared=1, dense_layers=1),
     ),
-    "mixtral-8x7b": LlamaSize(
+    "mixtral-8x7b": Size(
         layers=32,
         width=4096,
         heads=32,
@@ -193,7 +147,7 @@ LLAMA = {
         theta=1000000.0,
         experts=Experts(number=8, active=2, hidden=14336),
     ),
-    "deepseek-moe-16b": LlamaSize(
+    "deepseek-moe-16b": Size(
         layers=28,
         width=2048,
         heads=16,
@@ -211,8 +165,6 @@ al. 2024, section 5.1.2)."""
 GENERATED = 64
 """Tokens that are decoded before a sequence begins again behind its prompt."""
 
-SIZES: dict[str, Size | LlamaSize] = {**GPT2, **LLAMA}
-
 
 def indivisible(network: str, parallel: str, ranks: int, task: str, precision: str) -> str | None:
     """Return why ranks cannot divide a network so; None if they can, or divide nothing."""
@@ -224,9 +176,8 @@ def indivisible(network: str, parallel: str, ranks: int, task: str, precision: s
     if parallel == "fsdp2":
         why = f"fsdp2 would gather all weights for each pass of {task}; use tp"
         return why if task in GENERATION else None
-    if isinstance(size, Size) or size.experts is not None:
-        kind = "GPT-2's heads" if isinstance(size, Size) else "experts"
-        return f"tp does not divide {kind}, and network is {network}; use a dense Llama"
+    if size.experts is not None:
+        return f"tp does not divide experts, and network is {network}; use a dense Llama"
     for number, what in ((size.kv_heads, "heads of keys"), (size.hidden, "inner rows")):
         if number % ranks:
             return f"{network} has {number} {what}, which {ranks} ranks cannot divide evenly"

@@ -21,7 +21,6 @@ from torch.nn import functional
 from bench_lib.formulas.transformer import (
     GENERATED,
     SIZES,
-    LlamaSize,
     Size,
 )
 from bench_lib.model import GENERATION, QUANTIZED, QUANTIZED_PRODUCTS, Numerics
@@ -29,7 +28,7 @@ from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.dividing import WHOLE, Division, FullyShard, TensorParallel
 from bench_lib.worker.workloads.flops import Amount, counted
-from bench_lib.worker.workloads.llama import LanguageModel, Llama
+from bench_lib.worker.workloads.llama import Llama
 from bench_lib.worker.workloads.networks import SEED
 from bench_lib.worker.workloads.steps import (
     AnsweringNetwork,
@@ -159,7 +158,7 @@ class _Spec(Spec):
     task: str = "train"
 
     @property
-    def size(self) -> Size | LlamaSize:
+    def size(self) -> Size:
         """How large the network is."""
         return SIZES[self.network]
 
@@ -282,7 +281,7 @@ class _Tokens(AnsweringNetwork):
     def kept_bytes(self, length: int) -> int:
         """Return the bytes of keys and values that are kept of so many tokens a sequence."""
         spec, size = self.spec, self.spec.size
-        if spec.task not in GENERATION or isinstance(size, Size):
+        if spec.task not in GENERATION:
             return 0
         return size.kept(spec.batch_size, length) * spec.dtype.itemsize
 
@@ -292,8 +291,6 @@ class _Tokens(AnsweringNetwork):
         For experts it is as many as the tokens need by chance, and for embeddings theirs.
         """
         size = self.spec.size
-        if isinstance(size, Size):
-            return self.parameters * self.spec.dtype.itemsize
         used = size.experts.touched(tokens) / size.experts.number if size.experts else 1.0
         sizes = {
             name: stored_bytes(weight) * (used if weight.ndim == 3 else 1.0)
@@ -309,10 +306,7 @@ class _Tokens(AnsweringNetwork):
         kept = self.division if divided else WHOLE
         torch.manual_seed(SEED)
         with self.device:
-            if isinstance(spec.size, LlamaSize):
-                model: nn.Module = Llama(spec.size, spec.room, dtype, kept)
-            else:
-                model = LanguageModel(spec.size, dtype, kept)
+            model = Llama(spec.size, spec.room, dtype, kept)
         return model.train(spec.task == "train")
 
     def twin(self) -> nn.Module:
@@ -374,7 +368,7 @@ class _Tokens(AnsweringNetwork):
         spec, found = self.spec, super().flops()
         if found is not None:
             return found
-        if spec.task in GENERATION and isinstance(spec.size, LlamaSize):
+        if spec.task in GENERATION:
             new = 1 if spec.task == "decode" else spec.length
             before = self.met - 1 if spec.task == "decode" else 0
             return spec.size.forward_flops(spec.batch_size, new, before=before, logits=1)
@@ -391,12 +385,10 @@ class _Tokens(AnsweringNetwork):
         return None if self.divided else super().traffic()  # nobody counts what ranks exchange
 
 
-def weightless_step(
-    size: Size | LlamaSize, batch_size: int, length: int, task: str
-) -> Callable[[], object]:
+def weightless_step(size: Size, batch_size: int, length: int, task: str) -> Callable[[], object]:
     """Return an eager step that has shapes but no data, the optimizer's left out."""
     with torch.device("meta"):
-        model = LanguageModel(size) if isinstance(size, Size) else Llama(size, length)
+        model = Llama(size, length)
         tokens = torch.empty(batch_size, length, dtype=torch.int64)
     if task == "infer":
         return torch.no_grad()(lambda: model(tokens))
