@@ -75,8 +75,8 @@ def run(tmp_path, monkeypatch, capsys):
             answer = (script.get(case.id) or [[0.01] * 20])[0]
             if isinstance(answer, Fault):
                 raise CaseFault(answer)
-            ranks, shares = case.launch.ranks, case.params.get("parallel") == "tp"
-            share = 1 if case.launch.strong or shares else ranks
+            ranks = case.launch.ranks
+            share = 1 if case.launch.strong else ranks
             slower = per_rank or [1.0] * ranks
             return make_measurement(
                 case_id=case.id,

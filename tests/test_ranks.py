@@ -106,7 +106,6 @@ def answer_of(ranks: Ranks, case: Case) -> Answer:
 @pytest.fixture(scope="module")
 def together() -> list[Answer]:
     model = {"network": "llama-tiny", "batch_size": 1, "length": 16, "precision": "fp32"}
-    prompt = {"network": "llama-tiny", "batch_size": 3, "length": 15, "precision": "fp32"}
     loaded = {"feed": "loader", "workers": 1}
     batch = [
         two_ranks("network", network="squeezenet1_1", batch_size=2, image_size=32, task="train"),
@@ -114,9 +113,7 @@ def together() -> list[Answer]:
         collective_case(two_ranks(""), op="all_gather", bytes="4K", in_place=True, ranks=2),
         two_ranks("language_model", **model, parallel="fsdp2"),
         two_ranks("language_model", **model),
-        two_ranks("language_model", **{**model, "network": "llama-tiny"}, parallel="tp"),
-        two_ranks("language_model", **prompt, task="prefill", parallel="tp"),
-        two_ranks("language_model", **prompt, task="decode", parallel="tp"),
+        two_ranks("language_model", **model, task="decode"),
         two_ranks("language_model", **model),
         two_ranks("language_model", **model, compile_mode="graph"),
         two_ranks("network", network="none", batch_size=1, image_size=32),
@@ -170,17 +167,11 @@ def test_two_ranks_train_a_language_model(together: list[Answer], number: int) -
     assert seen.numerics.loss == pytest.approx(seen.numerics.reference_loss)
 
 
-def test_two_ranks_compute_one_batch_of_a_language_model(together: list[Answer]) -> None:
-    trained, *generated = together[5:8]
-    assert isinstance(trained, Measurement), trained
-    assert (trained.items_per_step, len(trained.per_rank)) == (16, 2)
-    assert trained.numerics is not None
-    assert trained.numerics.loss == pytest.approx(trained.numerics.reference_loss)
-    for seen, tokens in zip(generated, (45, 3), strict=True):
-        assert isinstance(seen, Measurement), seen
-        assert (seen.items_per_step, len(seen.per_rank)) == (tokens, 2)
-        assert seen.numerics is not None
-        assert seen.numerics.cosine == pytest.approx(1)
+def test_two_ranks_generate_each_for_themselves(together: list[Answer]) -> None:
+    seen = together[5]
+    assert isinstance(seen, Measurement), seen
+    assert (seen.items_per_step, len(seen.per_rank)) == (2, 2)
+    assert seen.numerics is not None
     assert seen.numerics.agreement == 1
 
 

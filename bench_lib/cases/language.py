@@ -18,7 +18,6 @@ from bench_lib.formulas.transformer import (
     GENERATED,
     PARALLEL,
     SIZES,
-    indivisible,
 )
 from bench_lib.model import COMPILE_MODES, GENERATION, QUANTIZED, TASKS
 
@@ -53,12 +52,12 @@ def _clash(chosen: Mapping[str, Any]) -> str | None:
         return f"length is {length}{behind}, and {network} has {size.context} positions"
     if mode == "graph" and ranks > 1:
         return f"compile_mode graph records one device's step, and ranks is {ranks}"
-    if why := indivisible(network, parallel, ranks, task, precision):
-        return why
+    if parallel == "fsdp2" and ranks > 1 and task in GENERATION:
+        return f"fsdp2 would gather all weights for each pass of {task}; use ddp"
+    if parallel == "fsdp2" and ranks > 1 and precision in QUANTIZED:
+        return f"precision {precision} is kept whole, and parallel fsdp2 divides; use ddp"
     if parallel == "fsdp2" and mode in RECORDING:
         return f"compile_mode {mode} records graphs, which fsdp2 cannot be part of"
-    if chosen["strong"] and parallel == "tp":
-        return "strong divides a batch among ranks, and with tp all ranks compute one; leave it out"
     if task in GENERATION and precision.startswith("amp-"):
         return f"precision {precision} casts at each operation, and the task is {task}; use bf16"
     if task == "train" and precision in (*QUANTIZED, "fp16"):

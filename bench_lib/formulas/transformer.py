@@ -9,15 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from bench_lib.model import GENERATION, QUANTIZED
-
 DEVIATION = 0.02
 """Standard deviation of fresh weights; for those that write into the residual stream it is smaller
 by sqrt(2 layers) (Radford et al. 2019, section 2.3)."""
 
-PARALLEL = ("ddp", "fsdp2", "tp")
-"""How ranks share a network: each with all weights, each gathering them block by block, or each
-computing with its part."""
+PARALLEL = ("ddp", "fsdp2")
+"""How ranks share a network: each with all weights, or each gathering them block by block."""
 
 
 @dataclass(frozen=True)
@@ -164,21 +161,3 @@ al. 2024, section 5.1.2)."""
 
 GENERATED = 64
 """Tokens that are decoded before a sequence begins again behind its prompt."""
-
-
-def indivisible(network: str, parallel: str, ranks: int, task: str, precision: str) -> str | None:
-    """Return why ranks cannot divide a network so; None if they can, or divide nothing."""
-    size = SIZES[network]
-    if ranks == 1 or parallel == "ddp":
-        return None
-    if precision in QUANTIZED:
-        return f"precision {precision} is kept whole, and parallel {parallel} divides; use ddp"
-    if parallel == "fsdp2":
-        why = f"fsdp2 would gather all weights for each pass of {task}; use tp"
-        return why if task in GENERATION else None
-    if size.experts is not None:
-        return f"tp does not divide experts, and network is {network}; use a dense Llama"
-    for number, what in ((size.kv_heads, "heads of keys"), (size.hidden, "inner rows")):
-        if number % ranks:
-            return f"{network} has {number} {what}, which {ranks} ranks cannot divide evenly"
-    return None

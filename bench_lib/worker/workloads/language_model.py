@@ -26,7 +26,7 @@ from bench_lib.formulas.transformer import (
 from bench_lib.model import GENERATION, QUANTIZED, QUANTIZED_PRODUCTS, Numerics
 from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, Workload
-from bench_lib.worker.workloads.dividing import WHOLE, Division, FullyShard, TensorParallel
+from bench_lib.worker.workloads.dividing import WHOLE, FullyShard
 from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.llama import Llama
 from bench_lib.worker.workloads.networks import SEED
@@ -154,7 +154,6 @@ class _Spec(Spec):
     """Tokens of a sequence; in ``decode`` of the prompt before it."""
     precision: str = "bf16"
     parallel: str = "ddp"
-    """With ``tp`` the batch is of all ranks together."""
     task: str = "train"
 
     @property
@@ -195,15 +194,6 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     )
 
 
-def division(parallel: str, precision: str, compile_mode: str, setting: Setting) -> Division:
-    """Return how the ranks divide a network; one rank has nobody to share it with."""
-    if setting.ranks == 1 or parallel == "ddp":
-        return WHOLE
-    if parallel == "tp":
-        return TensorParallel(setting)
-    return FullyShard(precision, compile_mode, setting)
-
-
 def fuse_quantizers(blocks: nn.ModuleList) -> None:
     """Compile blocks one by one, so that what quantizes their layers' inputs is few kernels.
 
@@ -222,16 +212,17 @@ class _Tokens(AnsweringNetwork):
     def __init__(self, spec: _Spec, setting: Setting) -> None:
         super().__init__(spec, setting)
         trains = spec.task == "train"
-        self.division = division(spec.parallel, spec.precision, spec.compile_mode, setting)
-        self.divided = self.division is not WHOLE
-        sharing = self.division.sharing
+        self.division = WHOLE
+        self.divided = setting.ranks > 1 and spec.parallel == "fsdp2"
+        if self.divided:
+            self.division = FullyShard(spec.precision, spec.compile_mode, setting)
         self.parameters = spec.size.parameters
         weights = self.parameters * spec.dtype.itemsize
         part = weights // (setting.ranks if self.divided else 1)
         if trains:
             require_memory("the weights and what training keeps of them", STATES * part, setting)
         else:
-            kept = self.kept_bytes(spec.room) // sharing
+            kept = self.kept_bytes(spec.room)
             require_memory("the weights, and keys and values,", part + kept, setting)
         network = self.network(spec.dtype, divided=True)
         if spec.precision in QUANTIZED:
@@ -243,7 +234,7 @@ class _Tokens(AnsweringNetwork):
         numbers = self._numbers()
         self.input, self.targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
         tokens = spec.batch_size * (1 if spec.task == "decode" else spec.length)
-        self.items = tokens * (setting.rank + 1) // sharing - tokens * setting.rank // sharing
+        self.items = tokens
         self.compared = 1  # all logits of a twin may not fit
         self.update_elements = ADAMW_ELEMENTS if trains else 0
         if trains:
@@ -252,7 +243,7 @@ class _Tokens(AnsweringNetwork):
         else:
             answers = 1 if spec.task in GENERATION else spec.length
             logits = spec.batch_size * answers * spec.size.vocabulary * spec.itemsize
-            read = self.read_bytes(network, tokens) + self.kept_bytes(self.met) // sharing
+            read = self.read_bytes(network, tokens) + self.kept_bytes(self.met)
             self.least_bytes = read + self.input.nbytes + logits
         self.model = self.begun(network)
 
@@ -266,11 +257,6 @@ class _Tokens(AnsweringNetwork):
             return Prompted(network)
         with torch.no_grad():
             return Generating(network, self.input)
-
-    @property
-    def gathers(self) -> bool:
-        """Whether the division itself compiles, and casts, what ranks gather."""
-        return self.divided and self.division.sharing == 1
 
     @property
     def met(self) -> int:
@@ -315,8 +301,7 @@ class _Tokens(AnsweringNetwork):
 
     def _numbers(self) -> Tensor:
         spec = self.spec
-        own = self.setting.rank if self.division.sharing == 1 else 0
-        generator = torch.Generator(self.device).manual_seed(SEED + own)
+        generator = torch.Generator(self.device).manual_seed(SEED + self.setting.rank)
         shape = (spec.batch_size, spec.length + 1)
         return torch.randint(spec.size.vocabulary, shape, device=self.device, generator=generator)
 
@@ -345,11 +330,12 @@ class _Tokens(AnsweringNetwork):
         return self.model if self.divided else super().averaged()
 
     def compiled(self, model: nn.Module) -> nn.Module:
-        return model if self.gathers else super().compiled(model)
+        # FSDP2 has compiled the blocks before it divided them.
+        return model if self.divided else super().compiled(model)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         # FSDP2 itself gathers weights in the shorter precision.
-        return contextlib.nullcontext() if self.gathers else super().autocast()
+        return contextlib.nullcontext() if self.divided else super().autocast()
 
     def layers(self) -> tuple[nn.Module, Tensor] | None:
         # What generates has no input but its own state.
@@ -362,9 +348,6 @@ class _Tokens(AnsweringNetwork):
         return counted(weightless_step, spec.size, spec.batch_size, spec.length, spec.task)
 
     def flops(self) -> float:
-        return self._flops() / self.division.sharing
-
-    def _flops(self) -> float:
         spec, found = self.spec, super().flops()
         if found is not None:
             return found

@@ -2,8 +2,7 @@
 
 Each block attends with fewer heads of keys and values than of queries (Ainslie et al. 2023), turns
 queries and keys by their positions (Su et al. 2021), and computes SwiGLU (Shazeer 2020), dense or
-in experts.  The rows of one head of keys and values lie together in a weight, so that ranks can
-divide it by rows.
+in experts.  The rows of one head of keys and values lie together in a weight.
 """
 
 from __future__ import annotations
@@ -104,8 +103,7 @@ class Attention(nn.Module):
     def heads(self, stream: Tensor, by: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys, turned, and values, (batch, heads, length, head_width).
 
-        The stream is (batch, length, width).  A rank that has a part of the weights has so many
-        heads fewer.
+        The stream is (batch, length, width).
         """
         found = self.inputs(stream).unflatten(-1, (-1, self.group + 2, self.head_width))
         turned = turn(found[:, :, :, :-1].flatten(2, 3), by).unflatten(2, (-1, self.group + 1))
