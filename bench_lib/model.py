@@ -45,19 +45,15 @@ PRECISIONS = (
     "amp-fp16",
     "amp-bf16",
     "int8",
-    "int8-weights",
     "fp8",
     "fp8-rows",
-    "fp8-weights",
 )
-"""``int8`` and ``fp8`` compute linear layers so; ``-weights`` keeps their weights so, and computes
-in bf16.  ``fp8`` has one scale for each tensor, ``fp8-rows`` one for each row.
+"""``int8`` and ``fp8`` compute linear layers so: ``fp8`` has a scale for each tensor, ``fp8-rows``
+one for each row.
 ``tf32-conv`` is what torch calls FP32 on NVIDIA unless told otherwise: TF32 in convolutions.
 ``fp16-bn32`` keeps batch norms in FP32, as scripts that halve a network by hand do."""
-QUANTIZED_PRODUCTS = ("int8", "fp8", "fp8-rows")
-"""Precisions in which linear layers compute with one byte."""
-QUANTIZED = (*QUANTIZED_PRODUCTS, "int8-weights", "fp8-weights")
-"""Precisions for inference, in which the rest of a network is bf16."""
+QUANTIZED = ("int8", "fp8", "fp8-rows")
+"""Precisions for inference, in which linear layers compute with one byte and the rest is bf16."""
 COMPILE_MODES = (
     "eager",
     "graph",

@@ -281,7 +281,7 @@ def test_lists_are_read_with_blanks_around_the_names():
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "--precision names nothing; write a list as in fp32,fp8-weights"),
+        ("", "--precision names nothing; write a list as in fp32,fp8-rows"),
         (" , ", "--precision names nothing"),
         ("fp32,", "--precision is 'fp32,', with nothing between commas"),
         ("fp32,fp61", "--precision: unknown precision 'fp61'; did you mean fp16"),

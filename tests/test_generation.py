@@ -166,7 +166,7 @@ def test_generation_in_fp32_is_its_own_reference(network, task):
 
 
 @TORCHAO
-@pytest.mark.parametrize("precision", ["bf16", "int8-weights", "fp8-weights"])
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_decoding_in_less_is_near_the_reference(precision):
     numerics = build(task="decode", precision=precision).numerics()
     assert 0.99 < numerics.cosine < 1 - 1e-7
@@ -193,18 +193,14 @@ def test_fp8_products_without_the_device_for_them_are_a_skip(monkeypatch):
         quantizing.quantize(torch.nn.Sequential(torch.nn.Linear(8, 8)), "fp8")
 
 
-TUNED = "coordinate_descent_tuning,coordinate_descent_check_all_directions"
-
-
 @TORCHAO
 @pytest.mark.parametrize(
     ("precision", "own", "options"),
     [
         ("bf16", "", ""),
         ("int8", "", "force_fuse_int_mm_with_mul"),
-        ("int8-weights", "", TUNED),
-        ("int8-weights", "freezing", f"{TUNED},freezing"),
-        ("int8-weights", "backend=eager", "backend=eager"),
+        ("int8", "freezing", "force_fuse_int_mm_with_mul,freezing"),
+        ("int8", "backend=eager", "backend=eager"),
     ],
 )
 def test_a_precision_has_options_of_the_compiler_and_no_other_case_has_them(
@@ -256,7 +252,7 @@ def test_a_prompt_whose_reference_does_not_fit_is_checked_for_finite_answers(mon
 
 
 @TORCHAO
-@pytest.mark.parametrize(("precision", "compiled"), [("bf16", 0), ("int8-weights", 2)])
+@pytest.mark.parametrize(("precision", "compiled"), [("bf16", 0), ("int8", 2)])
 def test_blocks_with_quantized_layers_are_compiled_before_a_step_is_recorded(
     precision, compiled, monkeypatch
 ):

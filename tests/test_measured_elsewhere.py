@@ -59,7 +59,6 @@ WEAKENS = {
     "worker/launches.py LONGEST_HOLD": "an upper bound of what is tried",
     "worker/clock.py _TRIED_SPINS": "an upper bound of what is tried",
     "worker/graph.py AGAIN": "recordings are timed on the very device",
-    "worker/workloads/weights.py COMPILE_OPTIONS": "a compiler option, the same on all devices",
 }
 NO_DEVICE_S = {
     "verdict/families.py RECORDED": "a count",

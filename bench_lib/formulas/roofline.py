@@ -16,8 +16,6 @@ COMPUTES_IN = {
     "amp-fp16": "fp16",
     "amp-bf16": "bf16",
     "fp16-bn32": "fp16",
-    "int8-weights": "bf16",
-    "fp8-weights": "bf16",
     "mxfp8": "fp8",
     "mxfp4": "fp4",
 }
@@ -137,7 +135,7 @@ def place(
         step_s = measurement.device_s
     flops = _over(measurement.flops_per_step, ranks)
     traffic = _over(measurement.traffic_bytes_per_step, ranks)
-    if precision in QUANTIZED and (arithmetic != "bf16" or precision not in MIXED):
+    if precision in QUANTIZED and arithmetic != "bf16":
         traffic = None  # the eager twin neither quantizes inputs nor reads weights of a byte
     least = measurement.least_bytes_per_step or None  # one rank's already
     peak_flops = _times(hardware.peak_tflops.get(arithmetic or ""), 1e12)

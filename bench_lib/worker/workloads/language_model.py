@@ -23,7 +23,7 @@ from bench_lib.formulas.transformer import (
     SIZES,
     Size,
 )
-from bench_lib.model import GENERATION, QUANTIZED, QUANTIZED_PRODUCTS, Numerics
+from bench_lib.model import GENERATION, QUANTIZED, Numerics
 from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.dividing import WHOLE, FullyShard
@@ -360,7 +360,7 @@ class _Tokens(AnsweringNetwork):
 
     def reduced_flops_share(self) -> float | None:
         """As ``Workload.reduced_flops_share``: the share of the blocks' linear layers."""
-        if self.spec.precision not in QUANTIZED_PRODUCTS:
+        if self.spec.precision not in QUANTIZED:
             return None
         return 2.0 * self.items * self.linear / self.flops()
 

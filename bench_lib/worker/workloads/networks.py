@@ -12,10 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench_lib.model import (
-    QUANTIZED,
-    QUANTIZED_PRODUCTS,
-)
+from bench_lib.model import QUANTIZED
 from bench_lib.worker.device import layout_of
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.flops import APART, Amount, count, counted
@@ -146,7 +143,7 @@ class _Images(AnsweringNetwork):
 
     def reduced_flops_share(self) -> float | None:
         spec = self.spec
-        if spec.precision in QUANTIZED_PRODUCTS:
+        if spec.precision in QUANTIZED:
             return linear_share(spec.network, spec.side)
         amount = self.counted() if spec.precision == "tf32-conv" else None
         return None if amount is None else amount.share_of(CONVOLUTIONS)

@@ -31,7 +31,6 @@ from bench_lib.worker.graph import AGAIN
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
 from bench_lib.worker.workloads.flops import Amount
-from bench_lib.worker.workloads.weights import COMPILE_OPTIONS
 
 
 @contextlib.contextmanager
@@ -172,10 +171,12 @@ class BuiltNetwork(ABC):
         return averaged(self.model, self.setting)
 
     def compiled(self, model: nn.Module) -> nn.Module:
-        """Return what runs the model in the case's mode, with its and its precision's options."""
-        own = self.spec.compile_options
-        usual = "" if "backend=" in own else COMPILE_OPTIONS.get(self.spec.precision, "")
-        return compiled(model, self.spec.compile_mode, ",".join(filter(None, (usual, own))))
+        """Return what runs the model in the case's mode, with its options."""
+        options = self.spec.compile_options
+        if self.spec.precision == "int8" and "backend=" not in options:
+            # torchao recommends it: products and scales in one kernel.
+            options = ",".join(filter(None, ("force_fuse_int_mm_with_mul", options)))
+        return compiled(model, self.spec.compile_mode, options)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return what forward passes run in."""

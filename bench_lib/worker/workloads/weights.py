@@ -61,20 +61,6 @@ def stored(model: nn.Module, precision: str, dtype: torch.dtype) -> nn.Module:
     return model
 
 
-_TUNED = "coordinate_descent_tuning,coordinate_descent_check_all_directions"
-COMPILE_OPTIONS = {
-    "int8": "force_fuse_int_mm_with_mul",
-    "int8-weights": _TUNED,
-    "fp8-weights": _TUNED,
-}
-"""Options of the compiler by precision, those that torchao recommends where they matter.
-
-With weights alone in a byte, the compiler generates the products, and tunes the settings of each
-kernel's launch together.  On H200s an 8B network compiled for 186 s and decoded in 3.48 ms.  With
-one setting tuned after the other it compiled for 69 s and decoded in 4.02 ms.  Libraries compute
-the products of other precisions."""
-
-
 def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) -> list[str]:
     """Have torchao quantize linear layers as one of ``QUANTIZED`` says, inputs as they come.
 
@@ -85,9 +71,7 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
     try:
         from torchao.quantization import (
             Float8DynamicActivationFloat8WeightConfig,
-            Float8WeightOnlyConfig,
             Int8DynamicActivationInt8WeightConfig,
-            Int8WeightOnlyConfig,
             PerRow,
             PerTensor,
             quantize_,
@@ -109,10 +93,8 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
     products = Float8DynamicActivationFloat8WeightConfig
     config = {
         "int8": Int8DynamicActivationInt8WeightConfig,
-        "int8-weights": Int8WeightOnlyConfig,
         "fp8": partial(products, granularity=PerTensor()),
         "fp8-rows": partial(products, granularity=PerRow()),
-        "fp8-weights": Float8WeightOnlyConfig,
     }[precision]
     try:
         # Else it sets options of the compiler for all cases that follow in this process.
