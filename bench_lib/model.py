@@ -619,7 +619,7 @@ class Fault:
     """Why a case has no measurement."""
 
     kind: str
-    """``out of memory``, ``no room``, ``arithmetic``, ``floor``, ``exception``, ``died``,
+    """``out of memory``, ``no room``, ``arithmetic``, ``exception``, ``died``,
     ``time limit``, ``protocol``."""
     message: str
     phase: str

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import make_baseline, make_case, make_hardware, make_measurement, make_process
+from builders import make_baseline, make_case, make_process
 
 from bench_lib import backends
-from bench_lib.formulas import floor
 from bench_lib.launch.zygote import SAME_KIND
 from bench_lib.verdict import families
 from bench_lib.verdict.nights import CaseNights, CaseRun
@@ -36,7 +35,6 @@ PACKAGE = Path(backends.__file__).parents[1]
 NOT_USED = {
     "launch/zygote.py SAME_KIND": "under HIP contexts are taken as they come",
     "verdict/families.py PROCESSES": "the baseline's processes tell, or iterations go on",
-    "formulas/floor.py FLOORS": "only products, of which Instinct's shares were published",
     "verdict/statistics/change.py GUESSED_DEVICE": "another device makes no case REGRESSED",
     "verdict/statistics/change.py GUESSED_RUN": "runs are taken to be farther apart",
     "verdict/statistics/change.py GUESS_WEIGHT": "no guess counts once five devices are known",
@@ -105,8 +103,7 @@ def holds_a_number(value: ast.expr) -> bool:
 
 def test_every_constant_about_devices_is_listed_with_what_becomes_of_it() -> None:
     listed = NOT_USED | MEASURED_HERE | WEAKENS | NO_DEVICE_S
-    # Where the shares of FLOORS are from is in its module's docstring.
-    assert {*constants(), "formulas/floor.py FLOORS"} == set(listed)
+    assert set(constants()) == set(listed)
 
 
 DEVICES = [f"GPU-{n}" for n in range(8)]
@@ -211,19 +208,3 @@ def test_under_hip_no_context_is_drawn_again(monkeypatch: pytest.MonkeyPatch) ->
     assert (compare_streams(GPU).excess or 0) > SAME_KIND
     monkeypatch.setattr(torch.version, "hip", "7.15.26333")
     assert compare_streams(GPU).excess is None
-
-
-def test_a_floor_is_the_published_one_s_where_nobody_measured_the_others() -> None:
-    slow = make_measurement(
-        iteration_s=[1.0] * 20, flops_per_step=1e12, least_bytes_per_step=10**9, host_bound=False
-    )
-    device = make_hardware(peak_tflops={"fp32": 163.4}, peak_gb_per_s=5300.0)
-    found = {}
-    for op in ("gemm", "sdpa", "softmax"):
-        params = {"op": op, "shape": "8192-8192-8192", "precision": "fp32"}
-        case = make_case(workload="operator", params=params)
-        found[op] = [
-            floor.problem(case, slow, device, is_measured=measured) is not None
-            for measured in (True, False)
-        ]
-    assert found == {"gemm": [True, True], "sdpa": [True, False], "softmax": [True, False]}

@@ -31,7 +31,6 @@ from bench_lib.engine.telemetry import (
     without,
 )
 from bench_lib.environment import fingerprint
-from bench_lib.formulas import floor
 from bench_lib.launch import environments, launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.files import cannot_write, is_full
@@ -381,12 +380,11 @@ class HeldDevice:
     ) -> list[Attempt]:
         """Measure a case in a process.
 
-        Once more if something disturbed the first look, once more if it was below its floor, and
-        once more, after a while, if the hardware spoilt it.  If the hardware spoils it again, it
-        stays discarded; if it is below its floor again, it is a fault.
+        Once more if something disturbed the first look, and once more, after a while, if the
+        hardware spoilt it.  If the hardware spoils it again, it stays discarded.
         """
         attempts: list[Attempt] = []
-        disturbed = waited = sank = False
+        disturbed = waited = False
         waited_s = 0.0
         numerics: Numerics | None = None
         while True:
@@ -404,17 +402,11 @@ class HeldDevice:
             cause = self._spoilt_by(case, attempt)
             if waited:
                 self._cooling.note(helped=cause is None)
-            below = self._below_floor(case, attempt) if cause is None else None
-            if below is not None and sank:
-                fault = Fault("floor", below, "measure")
-                return [*attempts, replace(attempt, accepted=False, discarded=below, fault=fault)]
             if cause is not None:
                 begin = time.monotonic()
                 again = waited = not waited and self._cooling.wait(f"{case.id}: {cause}")
                 waited_s = time.monotonic() - begin
                 why = cause
-            elif below is not None:
-                why, again, sank = below, True, True
             elif not disturbed and attempt.measurement is not None:
                 why = disturbance(attempt.measurement)
                 disturbed = again = why is not None
@@ -641,20 +633,6 @@ class HeldDevice:
             else None,
         )
         return "; ".join(filter(None, causes)) or None
-
-    def _below_floor(self, case: Case, attempt: Attempt) -> str | None:
-        """Say how far below its floor of physics a measurement is; None if it is not.
-
-        Floors are those of GPUs; nobody has measured how much of a CPU's peak is healthy.
-        """
-        if attempt.measurement is None or case.launch.ranks > 1:
-            return None
-        if not backends.is_gpu(self.device):
-            return None
-        if any(not 0 < each < math.inf for each in attempt.measurement.iteration_s):
-            return None  # times that no clock gives are judged elsewhere
-        is_measured = backends.of(self.device).is_measured
-        return floor.problem(case, attempt.measurement, self.device, is_measured=is_measured)
 
     def _explained(self, fault: Fault, begin_s: float) -> Fault:
         """Add to the fault of a case that was not done in time who else had its CPU."""
