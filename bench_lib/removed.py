@@ -16,7 +16,7 @@ COMMANDS: dict[str, str] = {
     "history import": "bench-lib judge reads other tools' files (docs/engines.md)",
     "history pull": "aws s3 sync s3://BUCKET/RUNS history (docs/history.md)",
     "history push": "aws s3 sync history s3://BUCKET/RUNS (docs/history.md)",
-    "history restore": "bench-lib history show reads compacted months as they are",
+    "history restore": "docs/history.md has the lines that unpack a compacted month",
     "submit": "sbatch and the batch script of docs/slurm.md",
     "incident": "bench-lib report groups failures by cause; acknowledge in your issue tracker",
 }
@@ -34,6 +34,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("compare", "--case"): "compare judges all cases; --json has a row for each",
     ("exercise depth", "--networks"): "bench-lib exercise depth NETWORK,NETWORK",
     ("history export", "--csv"): "--format csv",
+    ("history query", "--schema"): "docs/history.md has the tables",
     ("history export", "--github-action-benchmark"): (
         "--format pytest-benchmark, which github-action-benchmark reads with tool: pytest"
     ),

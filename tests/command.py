@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
@@ -53,6 +57,16 @@ def commands_below(command: Any) -> dict[str, Any]:
 
 
 Kind = TypeVar("Kind", bound=Printed)
+
+
+def unpacked(recorded: Path, folder: Path) -> None:
+    """Copy what an earlier version wrote, and unpack its months as docs/history.md says."""
+    shutil.copytree(recorded, folder, dirs_exist_ok=True)
+    text = (Path(__file__).parents[1] / "docs/history.md").read_text()
+    words = re.search(r"^python - history.*?<<'END'\n(.*?)^END$", text, re.MULTILINE | re.DOTALL)
+    assert words is not None
+    months = sorted((folder / "history").glob("*.parquet"))
+    subprocess.run([sys.executable, "-", *map(str, months)], input=words[1], text=True, check=True)
 
 
 def ran(

@@ -8,11 +8,10 @@ compacted.  The month has both runs; the second is there again as a file of the 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-from command import Printed, ran
+from command import Printed, ran, unpacked
 from documents import validator
 
 from bench_lib.storage import history
@@ -25,7 +24,7 @@ JUDGED = {"nap-4": "NOISY", "nap-16": "REGRESSED", "product": "NOISY", "nap-wron
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    shutil.copytree(RECORDED, tmp_path, dirs_exist_ok=True)
+    unpacked(RECORDED, tmp_path)
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Printed:
@@ -34,7 +33,7 @@ def cli(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_its_runs_are_listed_whether_in_parquet_or_not(cli):
+def test_its_runs_are_listed(cli):
     counts = {"ERROR": 1, "NOISY": 2, "REGRESSED": 1}
     listed = cli("history", "list", "--json").json
     assert listed["problems"] == []
@@ -63,8 +62,9 @@ def test_its_runs_answer_a_query(cli):
     assert {tuple(each) for each in rows} == {(FIRST, 13), (SECOND, 7), (AGAIN, 7)}
 
 
-def test_a_month_of_its_holds_a_run_as_its_own_file_does():
-    runs = Runs(RECORDED / "history")
+def test_a_month_of_its_holds_a_run_as_its_own_file_does(tmp_path):
+    unpacked(RECORDED, tmp_path)
+    runs = Runs(tmp_path / "history")
     in_month, alone = (runs.find(run) for run in (SECOND, AGAIN))
     assert list(in_month.records) == list(alone.records)
     samples = [run.records["product"].measurements[0].iteration_s for run in (in_month, alone)]

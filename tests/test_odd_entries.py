@@ -113,7 +113,7 @@ def cli(tmp_path, monkeypatch, capsys):
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("name", [RUN, f"{RUN}.gz", "2026-01.parquet"])
+@pytest.mark.parametrize("name", [RUN, f"{RUN}.gz"])
 @pytest.mark.parametrize("odd", ODD)
 def test_an_odd_entry_beside_runs_hides_none_and_is_named(cli, tmp_path, odd, name):
     good = write_run(tmp_path / "history", [make_record()], now=night(1))
@@ -143,7 +143,7 @@ def test_an_odd_file_in_the_place_of_baselines_is_named(cli, tmp_path, odd):
 
 
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("name", ["kernels.json", "trace.json.gz", "kernel_stats.csv", "x.db"])
+@pytest.mark.parametrize("name", ["kernels.json", "trace.json.gz", "kernel_stats.csv"])
 def test_an_odd_file_in_the_place_of_a_profile_is_named(cli, tmp_path, odd, name):
     (tmp_path / "there").mkdir()
     ODD[odd](tmp_path / "there" / name)

@@ -1,4 +1,4 @@
-"""A history that 0.2.0 compacted is read: two months in Parquet, and a file beside them.
+"""A history that 0.2.0 compacted is unpacked and read: two months, and a file beside them.
 
 ``recorded/0.2.0`` was written by 0.2.0's own code from invented figures: six nights of a case that
 is fine until the last one, and of one that always fails.
@@ -6,26 +6,24 @@ is fine until the last one, and of one that always fails.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from command import Printed, ran
+from command import Printed, ran, unpacked
 
 from bench_lib.engine import past
 from bench_lib.report import night
-from bench_lib.storage import baselines, history
+from bench_lib.storage import baselines
 from bench_lib.storage.archive import Archive
 from bench_lib.storage.runs import Runs
 
 RECORDED = Path(__file__).parent / "recorded" / "0.2.0"
-HISTORY = RECORDED / "history"
 RUNS = ["0a0a0a01", "0a0a0a02", "0a0a0a03", "0b0b0b01", "0b0b0b02", "0b0b0b03"]
 
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    shutil.copytree(RECORDED, tmp_path, dirs_exist_ok=True)
+    unpacked(RECORDED, tmp_path)
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Printed:
@@ -38,7 +36,6 @@ def test_its_runs_are_listed_each_once(cli):
     listed = cli("history", "list", "--json").json
     assert listed["problems"] == []
     assert [run["run"] for run in listed["runs"]] == RUNS
-    assert [run["compacted"] for run in listed["runs"]] == [True] * 5 + [False]
 
 
 def test_a_compacted_run_of_its_is_shown_with_verdicts_and_kernels(cli):
@@ -57,44 +54,21 @@ def test_its_tables_answer_a_query(cli, table, rows):
     assert (answer["rows"], answer["problems"]) == ([[rows]], [])
 
 
-def test_a_month_that_was_copied_counts_once(cli, tmp_path):
-    shutil.copy(HISTORY / "2026-01.parquet", tmp_path / "history" / "copy.parquet")
-    query = "SELECT count(*), count(DISTINCT run) FROM points"
-    assert cli("history", "query", query, "--json").json["rows"] == [[6, 6]]
-    assert cli("history", "query", "SELECT count(*) FROM lines", "--json").json["rows"] == [[43]]
-
-
-def test_a_damaged_month_of_its_hides_no_other(cli, tmp_path):
-    month = tmp_path / "history" / "2026-01.parquet"
-    whole = month.read_bytes()
-    for data in (whole[:-100], whole[:200] + b"x" * 400 + whole[600:]):
-        month.write_bytes(data)
-        answer = cli("history", "list")
-        assert [line.split()[0] for line in answer.lines if line and line[0] != "!"][1:] == RUNS[3:]
-        assert answer.lines[-1].startswith("! 2026-01.parquet: ")
-
-
-def test_a_run_in_a_month_that_holds_more_than_it_says_is_left_out(monkeypatch):
-    runs = Runs(HISTORY)
-    assert len(runs.files) == 6
-    monkeypatch.setattr(history, "LARGEST", 7_450)
-    said: list[str] = []
-    kept = [run.run_id for run in runs.read(runs.files[:5], said.append)]
-    assert len(kept) + len(said) == 5
-    assert any("or too large" in problem for problem in said)
-
-
-def test_the_rolling_baseline_is_made_of_its_nights():
+def test_the_rolling_baseline_is_made_of_its_nights(tmp_path):
+    unpacked(RECORDED, tmp_path)
     file = baselines.load(RECORDED / "baselines", "mi300x")
     said: list[str] = []
-    found = past.read(Runs(HISTORY).latest("mi300x", past.MOST_RUNS, said.append), file.baselines)
+    found = past.read(
+        Runs(tmp_path / "history").latest("mi300x", past.MOST_RUNS, said.append), file.baselines
+    )
     assert said == []
     assert len(found.rolling["a"]) == 5 * 2
     assert [run.run_id for run in found.runs["a"]] == RUNS[::-1]
 
 
-def test_a_report_has_a_point_of_each_of_its_nights():
-    found = night.gather(Archive(HISTORY), RECORDED / "baselines")
+def test_a_report_has_a_point_of_each_of_its_nights(tmp_path):
+    unpacked(RECORDED, tmp_path)
+    found = night.gather(Archive(tmp_path / "history"), RECORDED / "baselines")
     (entry,) = [entry for entry in found.entries if entry.record.case.id == "a"]
     assert [point.run_id for point in entry.points] == RUNS
     assert entry.status is not None

@@ -351,7 +351,7 @@ NOTHING = [
     (("history", "list"), 1),
     (("history", "list", "--json"), 1),
     (("history", "query", "SELECT 1"), 0),
-    (("history", "query", "--schema", "--json"), 0),
+    (("history", "query", "SELECT 1", "--json"), 0),
 ]
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,11 +112,8 @@ def show(
 
 @app.command()
 def query(
-    sql: Annotated[str | None, typer.Argument(help="One SELECT, in DuckDB's SQL.")] = None,
+    sql: Annotated[str, typer.Argument(help="One SELECT, in DuckDB's SQL.")],
     *,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Show the tables, with what their columns hold.")
-    ] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
     as_csv: Annotated[
@@ -128,17 +124,13 @@ def query(
         typer.Option("--limit", min=1, metavar="ROWS", help="Most rows to show without --csv."),
     ] = MOST_ROWS,
 ) -> None:
-    """Ask the history in SQL; --schema shows what there is to ask.
+    """Ask the history in SQL.
 
-    The tables are points, runs, attempts, verdicts, kernels, environments and lines. A query reads
-    nothing else and writes nothing.
+    The tables are points, runs, attempts, verdicts, kernels, environments and lines; their columns:
+    SELECT * FROM (DESCRIBE points). A query reads nothing else and writes nothing.
     """
     one_form(json=json, csv=as_csv)
-    if sql is None and not schema:
-        raise UserError("name a query, such as 'SELECT * FROM runs', or --schema")
     archive = reading.archive(history)
-    if sql is None or schema:
-        tell(_schema(archive.schema()), json=json)
     from bench_lib.report.render import csv_lines, plain
 
     names, rows = archive.ask(sql)
@@ -243,15 +235,6 @@ def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
 
 def _moment(time: str) -> dt.datetime:
     return dt.datetime.strptime(time, "%Y-%m-%dT%H:%M:%S%z")
-
-
-def _schema(tables: Mapping[str, Mapping[str, str]]) -> Answer:
-    rows = [
-        (table, name, holds) for table, known in tables.items() for name, holds in known.items()
-    ]
-    names = ("table", "column", "holds")
-    shown: list[Column[Any]] = [Column(name, itemgetter(at)) for at, name in enumerate(names)]
-    return Answer(command="history query --schema", tables={"columns": Table(shown, rows)})
 
 
 def _filled(run: Run) -> list[str]:

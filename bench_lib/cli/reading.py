@@ -83,7 +83,7 @@ RUNS: list[Column[RunLine]] = [
     Column("counts", lambda run: dict(sorted(run.counts.items())), heading="verdicts"),
     Column("state", lambda run: "" if run.ended else "unfinished"),
     Column("finished", lambda run: run.ended is not None, heading=""),
-    *columns("", "path ended exit_status compacted"),
+    *columns("", "path ended exit_status"),
 ]
 
 

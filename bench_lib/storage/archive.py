@@ -31,9 +31,8 @@ from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.files import temporary_folder
 from bench_lib.model import Attempt, Environment, Measurement, Record, Status, unknown
-from bench_lib.storage import history, months
+from bench_lib.storage import history
 from bench_lib.storage.lines import HistoryError
-from bench_lib.storage.months import literal, quoted
 from bench_lib.storage.runs import RunFile, Runs
 from bench_lib.verdict.statistics.iterations import spread
 
@@ -47,15 +46,15 @@ MANY = 200
 """So many new files are worth starting processes for, and a line of progress."""
 AT_ONCE = 20
 """Files that a process reads before it reports."""
-MOST_BYTES = 2**40
-"""Of a month that an earlier version compacted, of which only parts are in memory."""
 ROWS_AT_ONCE = 32
 """Rows that are put into a table together."""
 ANSWERED_AT_ONCE = 2048
 """Rows of an answer that are in memory together, unless they are kept."""
+TABLES = ("points", "runs", "environments", "lines", "attempts", "verdicts", "kernels")
+"""What a query is told of."""
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 _OWN = {"file": "VARCHAR", "size": "BIGINT", "modified_ns": "BIGINT"}
-FILE = {**_OWN, "path": "VARCHAR", "compacted": "BOOLEAN"}
+FILE = {**_OWN, "path": "VARCHAR"}
 """The columns of the files that are there, with DuckDB's types."""
 ROW: dict[str, Any] = {
     **_OWN,
@@ -123,8 +122,6 @@ class RunLine:
     file: str
     bytes: int
     path: str
-    """The file that it is read from; several runs share one that was compacted."""
-    compacted: bool
 
 
 class Archive:
@@ -146,7 +143,7 @@ class Archive:
         self.folder = runs.folder
         self._runs = runs
         self._files = {file.name: file for file in runs.files}
-        self._database = months.connect()
+        self._database = connect()
         """``known`` is what the files say, a row each."""
         self._is_locked = False
         left_out = self._read_new(progress)
@@ -223,7 +220,7 @@ class Archive:
         for *about, counts, name, size in rows:
             file = self._files[name]
             statuses = msgspec.json.decode(counts, type=dict[str, int])
-            runs.append(RunLine(*(*about, statuses, name, size, str(file.path), file.compacted)))
+            runs.append(RunLine(*(*about, statuses, name, size, str(file.path))))
         return runs
 
     def find(self, run: str) -> RunLine:
@@ -292,17 +289,6 @@ class Archive:
 
         return columns, rows()
 
-    def schema(self) -> dict[str, dict[str, str]]:
-        """Return by table and column what the column holds."""
-        self._answered(self._lock)
-        tables: dict[str, dict[str, str]] = {}
-        for table, column, comment in self._rows(
-            "SELECT table_name, column_name, comment FROM duckdb_columns() "
-            "WHERE NOT internal AND comment IS NOT NULL ORDER BY table_oid, column_index"
-        ):
-            tables.setdefault(table, {})[column] = comment
-        return tables
-
     def _answered(self, work: Callable[[], T]) -> T:
         """Do what a query asks for, until an interrupt; raises HistoryError."""
         try:
@@ -316,7 +302,7 @@ class Archive:
                     raise
         except duckdb.Error as error:
             if missing := _NO_TABLE.search(str(error)):
-                raise HistoryError(unknown("table", missing[1], list(self.schema()))) from error
+                raise HistoryError(unknown("table", missing[1], TABLES)) from error
             raise HistoryError(f"the query failed: {error}") from error
 
     def _lock(self) -> None:
@@ -340,7 +326,7 @@ class Archive:
     def _may_be_read(self, run: RunLine) -> bool:
         """Whether DuckDB, which opens files by itself, may open a run's; else it fails for all."""
         try:
-            files.open_regular(Path(run.path), MOST_BYTES).close()
+            files.open_regular(Path(run.path), history.LARGEST).close()
         except OSError as error:
             self.problems.append(f"{run.file}: {error.strerror}; its lines are left out")
             return False
@@ -359,26 +345,40 @@ def _check(sql: str) -> None:
 
 
 def _lines_of(runs: Sequence[RunLine]) -> str:
-    """Return the SQL that reads all lines of runs, each with its path and file."""
-    parts = ["SELECT NULL::VARCHAR AS path, NULL::VARCHAR AS file, NULL::JSON AS body"]
-    if compacted := {run.path for run in runs if run.compacted}:
-        parts.append(
-            "SELECT path, file, try_cast(try(decode(raw)) AS JSON) "
-            f"FROM read_parquet({_listed(compacted)}, filename = 'path')"
-        )
-    if alone := {run.path for run in runs if not run.compacted}:
-        longest = max(2**24, *(run.bytes for run in runs))
-        parts.append(
-            "SELECT filename, parse_filename(filename), json FROM read_json_objects("
-            f"{_listed(alone)}, format = 'newline_delimited', "
-            f"filename = true, ignore_errors = true, maximum_object_size = {longest})"
-        )
-    return " UNION ALL ".join(parts)
+    """Return the SQL that reads all lines of runs, each with its path."""
+    if not runs:
+        return "SELECT NULL::VARCHAR AS path, NULL::JSON AS body WHERE false"
+    paths = ", ".join(quoted(literal(run.path)) for run in runs)
+    longest = max(2**24, *(run.bytes for run in runs))
+    return (
+        f"SELECT filename AS path, json AS body FROM read_json_objects([{paths}], "
+        "format = 'newline_delimited', filename = true, ignore_errors = true, "
+        f"maximum_object_size = {longest})"
+    )
 
 
-def _listed(paths: Iterable[str]) -> str:
-    """Return the names of files as SQL has them, whatever is in them."""
-    return f"[{', '.join(quoted(literal(path)) for path in sorted(paths))}]"
+def connect() -> duckdb.DuckDBPyConnection:
+    """Return a database that fetches no extensions and sees no variables of Python's."""
+    settings: dict[str, Any] = {
+        "memory_limit": "1GB",
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "python_enable_replacements": False,
+    }
+    found = duckdb.connect(config=settings)
+    found.execute("SET TimeZone = 'UTC'")
+    found.execute("SET enable_progress_bar = false")
+    return found
+
+
+def literal(path: str | Path) -> str:
+    """Return a path that DuckDB takes as it is, whatever is in its name."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
+
+
+def quoted(text: object) -> str:
+    """Return a text as SQL has it."""
+    return "'" + str(text).replace("'", "''") + "'"
 
 
 # ---- reading ----------------------------------------------------------------------------
@@ -425,7 +425,6 @@ def _row(file: RunFile) -> dict[str, object]:
         "size": file.bytes,
         "modified_ns": file.modified_ns,
         "path": str(file.path).encode(errors="replace").decode(),
-        "compacted": file.compacted,
     }
 
 
@@ -436,7 +435,7 @@ def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
 
 def row_of(file: RunFile, data: bytes) -> dict[str, object]:
     """Return what is kept of a run's file, by column; raises HistoryError for a newer schema."""
-    run = history.unfold(file.path.parent / file.name, data)
+    run = history.unfold(file.path, data)
     records = run.records.values()
     return {
         **_row(file),

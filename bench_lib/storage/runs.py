@@ -9,7 +9,6 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import groupby
 from pathlib import Path
 
 from bench_lib.model import Record
@@ -21,17 +20,16 @@ ENDS = (".jsonl", f".jsonl{history.PACKED}")
 """The ends of the names of runs' files."""
 AHEAD = dt.timedelta(days=1)
 """A run that began so much later than now has a wrong clock, and would be the newest for ever."""
-AT_ONCE = 32
-"""Runs of a compacted month that are in memory together."""
+MONTH = ".parquet"
+"""The end of the name of a month that version 0.1 or 0.2 compacted."""
 
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run's file by its name: alone, or in a month that an earlier version compacted."""
+    """A run's file, by its name."""
 
     name: str
     path: Path
-    """Where it is read from."""
     run_id: str
     key: str
     started: str
@@ -39,17 +37,12 @@ class RunFile:
     bytes: int
     """Size of the file, compressed or not."""
     modified_ns: int
-    """When it, or its month, was last written to, since 1970."""
+    """When it was last written to, since 1970."""
 
     @property
-    def compacted(self) -> bool:
-        """Whether it is in a month."""
-        return self.path.suffix == ".parquet"
-
-    @property
-    def rank(self) -> tuple[bool, bool, int]:
+    def rank(self) -> tuple[bool, int]:
         """Of several copies of a run the greatest counts: a compressed one has its end."""
-        return self.name.endswith(history.PACKED), not self.compacted, self.bytes
+        return self.name.endswith(history.PACKED), self.bytes
 
 
 def _refuse(problem: str) -> None:
@@ -96,17 +89,10 @@ class Runs:
     def content(
         cls, files: Iterable[RunFile], say: Callable[[str], None]
     ) -> Iterator[tuple[RunFile, bytes]]:
-        """Yield the bytes of files, in their order; ``say`` is called with why one has none.
-
-        Those of one month that follow each other come much faster than each by itself.
-        """
-        for month, group in groupby(files, lambda file: file.path if file.compacted else None):
-            if month is not None:
-                yield from _of_month(month, list(group), say)
-                continue
-            for file in group:
-                with cls.told(say):
-                    yield file, history.content(file.path)
+        """Yield the bytes of files, in their order; ``say`` is called with why one has none."""
+        for file in files:
+            with cls.told(say):
+                yield file, history.content(file.path)
 
     def read(self, files: Iterable[RunFile], say: Callable[[str], None] = _refuse) -> Iterator[Run]:
         """Yield whole runs, in the order of their files.
@@ -115,7 +101,7 @@ class Runs:
         """
         for file, data in self.content(files, say):
             with self.told(say):
-                yield history.unfold(file.path.parent / file.name, data)
+                yield history.unfold(file.path, data)
 
     @staticmethod
     @contextlib.contextmanager
@@ -189,7 +175,7 @@ class Runs:
         for file, data in self.content(reversed(self.files), _pass_over):
             if wanted in data:
                 with contextlib.suppress(HistoryError):
-                    records = history.unfold(file.path.parent / file.name, data).records
+                    records = history.unfold(file.path, data).records
                     if case_id in records:
                         return records[case_id]
         return None
@@ -208,11 +194,11 @@ class Runs:
         except OSError as error:
             raise HistoryError(f"cannot read {self.folder}: {error.strerror}") from error
         for entry in there:
-            if not entry.name.startswith(".") and entry.name.endswith((*ENDS, ".parquet")):
+            if not entry.name.startswith(".") and entry.name.endswith((*ENDS, MONTH)):
                 yield from self._checked(Path(entry.path))
 
     def _checked(self, path: Path) -> Iterator[RunFile]:
-        """Yield a file as a run's, or the files that a month holds; note what cannot be one."""
+        """Yield a file as a run's; note what cannot be one."""
         try:
             about = path.stat(follow_symlinks=False)
         except OSError:  # a run that ended this very moment has a compressed file
@@ -220,31 +206,21 @@ class Runs:
             if not path.is_file():
                 return
             about = path.stat(follow_symlinks=False)
-        held: dict[str, int] = {}
         with self.told(partial(self._leave_out, path.name)):
-            held = _held(path, about)
-        for name, size in held.items():
-            with self.told(partial(self._leave_out, name)):
-                yield _named(name, path, size, about.st_mtime_ns)
+            yield _named(path, about)
 
     def _leave_out(self, name: str, why: str) -> None:
         shown = name.encode(errors="replace").decode()
         self.problems.append(f"{shown}: {why}; left out")
 
 
-def _held(path: Path, about: os.stat_result) -> dict[str, int]:
-    """Return the sizes of the runs' files that are in a file, by name; raises HistoryError."""
+def _named(path: Path, about: os.stat_result) -> RunFile:
+    """Return a run's file by its name; raises HistoryError where it is none, or too large."""
     if not stat.S_ISREG(about.st_mode):
         raise HistoryError("no regular file")
-    if path.suffix != ".parquet":
-        return {path.name: about.st_size}
-    from bench_lib.storage import months  # noqa: PLC0415 - brings DuckDB, and is seldom needed
-
-    return months.files(path)
-
-
-def _named(name: str, path: Path, size: int, modified_ns: int) -> RunFile:
-    """Return a run's file by its name; raises HistoryError where it is none, or too large."""
+    if path.suffix == MONTH:
+        raise HistoryError("a month that 0.1 or 0.2 compacted: unpack it (docs/history.md)")
+    name, size = path.name, about.st_size
     match = history.NAME.fullmatch(name)
     try:
         t = match["time"] if match else ""
@@ -259,23 +235,4 @@ def _named(name: str, path: Path, size: int, modified_ns: int) -> RunFile:
         raise HistoryError(
             f"of {size / 1e6:.0f} MB; no more than {history.LARGEST / 1e6:.0f} MB are read"
         )
-    return RunFile(name, path, match["run"], match["key"], f"{started}Z", size, modified_ns)
-
-
-def _of_month(
-    month: Path, files: Sequence[RunFile], say: Callable[[str], None]
-) -> Iterator[tuple[RunFile, bytes]]:
-    from bench_lib.storage import months  # noqa: PLC0415 - see above
-
-    for begin in range(0, len(files), AT_ONCE):
-        batch = files[begin : begin + AT_ONCE]
-        try:
-            found = months.held(month, [file.name for file in batch])
-        except HistoryError as error:
-            say(f"{month.name}: {error}")
-            continue
-        for file in batch:
-            if file.name in found:
-                yield file, found[file.name]
-            else:
-                say(f"{month.name}: {file.name} is not whole in it, or too large")
+    return RunFile(name, path, match["run"], match["key"], f"{started}Z", size, about.st_mtime_ns)
