@@ -76,6 +76,8 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("selfcheck", "--components"): "nothing replaces it; each verdict names what it would detect",
     ("selfcheck", "--contexts"): "nothing replaces it; selfcheck says how far processes differ",
     ("selfcheck", "--history"): "selfcheck reads no history; leave it out",
+    ("ops", "--no-rotate"): "operands always take turns; leave it out",
+    ("ops", "--rotate"): "operands always take turns; leave it out",
     ("train", "--download"): _FETCH,
     ("train", "--download-only"): _FETCH,
 }

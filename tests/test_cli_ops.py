@@ -121,13 +121,6 @@ def test_the_model_list_has_its_own_shapes(run):
     assert "op-sparse_add_-32709138x128-851968-fp16" in answer.measured
 
 
-@pytest.mark.parametrize("which", ["--run-predefined", "--run-model-ops"])
-def test_a_list_is_measured_without_rotation_where_that_is_asked(run, which):
-    measured = run(which, "--no-rotate").measured
-    assert len(measured) >= 18
-    assert all(case_id.endswith("-cached") for case_id in measured)
-
-
 def test_an_operator_that_cannot_be_measured_says_so_in_its_line_and_below(run):
     need = "exp needs 9.0 GiB for its tensors, and the device has 8.0 GiB"
     script = {
@@ -203,9 +196,9 @@ def test_backends_stand_side_by_side_with_how_much_faster_they_are(run, seen):
 
 def test_what_a_cache_holds_is_faster_than_memory_and_said(run, seen):
     seen(item="op", items_per_step=1, flops_per_step=2**26, least_bytes_per_step=12 * 2**26)
-    answer = run("--no-rotate", script={f"{ADD}-cached": [[1e-4] * 20]})
+    answer = run(script={ADD: [[1e-4] * 20]})
     assert dict(zip(*answer.table, strict=True))["share"] == "151.9%"
-    held = f"faster than memory, because caches hold some of it: {ADD}-cached"
+    held = f"faster than memory, because caches hold some of it: {ADD}"
     assert held in answer.lines
 
 
@@ -248,7 +241,7 @@ def test_as_json_it_is_rows_and_where_they_are_kept(run, tmp_path):
             "--op conv2d --layout NHWC --stride 2 --dtype fp16",
             "op-conv2d-64x256x56x56-256x256x3x3-fp16-nhwc-s2-fwd",
         ),
-        ("--op copy_d2h --pinned --no-rotate", "op-copy_d2h-64x1024x1024-fp32-pinned-cached"),
+        ("--op copy_d2h --pinned", "op-copy_d2h-64x1024x1024-fp32-pinned"),
     ],
 )
 def test_flags_say_which_case_it_is(run, words, case_id):

@@ -20,7 +20,7 @@ from bench_lib.cases.axes import (
     switch,
 )
 from bench_lib.formulas.operation import (
-    ALL_BACKENDS,
+    BACKENDS,
     BINARY,
     DIRECTIONS,
     LAYOUTS,
@@ -50,9 +50,6 @@ _SHAPES: dict[str, tuple[str, str]] = {
     "latent_prefill": ("b1h128s4096d512", "64-128"),
     "quantizer": ("8192-7168", ""),
     "rms_norm": ("8192-4096", ""),
-    "rope": ("8-2048-32-128", ""),
-    "silu_mul": ("8192-14336", ""),
-    "topk": ("8192-64", "6"),
     "conv2d": ("64-256-56-56", "256-256-3-3"),
     "batch_norm": ("64-256-56-56", ""),
     "embedding": ("50000-1024", "32-512"),
@@ -77,10 +74,9 @@ def operator_axes() -> WorkloadAxes:
             switch("causal", "causal"),
             switch("pinned", "pinned"),
             optional("direction", one_of("direction", DIRECTIONS)),
-            optional("backend", one_of("backend", ALL_BACKENDS)),
+            optional("backend", one_of("backend", BACKENDS)),
             optional("scaling", one_of("scaling", SCALINGS)),
             quiet("skew", positive("skew"), 1, "skew{}".format),
-            switch("rotate", "cached", default=True),
         ),
         _clash,
     )

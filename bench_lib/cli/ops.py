@@ -21,7 +21,7 @@ from bench_lib.cases.operators import (
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped, refuse
 from bench_lib.cli.output import say
-from bench_lib.formulas.operation import ALL_BACKENDS, OPERATORS, asks
+from bench_lib.formulas.operation import BACKENDS, OPERATORS, asks
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.model import Case, Hardware, Param, Record, Sampling, UserError
 from bench_lib.studies.asked import names_in
@@ -91,11 +91,11 @@ def ops(
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="Whose attention or product; several: flash,cudnn,flex; hipblaslt,ck."),
+        typer.Option(help="Whose attention; several with commas: flash,cudnn,flex."),
     ] = None,
     scaling: Annotated[
         str | None,
-        typer.Option(help="Of FP8's operands: rowwise, blockwise (default: one factor each)."),
+        typer.Option(help="Of FP8's operands: rowwise (default: one factor each)."),
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
     causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,
@@ -103,12 +103,6 @@ def ops(
         False
     ),
     stride: Annotated[int, typer.Option(help="Of a convolution.")] = 1,
-    rotate: Annotated[
-        bool,
-        typer.Option(
-            "--rotate/--no-rotate", help="Take turns in operands, so that no cache holds."
-        ),
-    ] = True,
     keeping: Keeping,
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
@@ -121,7 +115,6 @@ def ops(
         "causal": causal,
         "pinned": pinned,
         "stride": stride,
-        "rotate": rotate,
     }
     dims = {"--input1-dim": input1_dim, "--input2-dim": input2_dim}
     _refuse_empty({**dims, "--dtype": dtype, "--layout": layout})
@@ -137,8 +130,6 @@ def ops(
     else:
         one = _one("add" if op is None else op, op_type, asked, manner, inplace=inplace)
         values = [{**one, "backend": each} for each in _backends(backend)] or [one]
-    if (run_predefined or run_model_ops) and not rotate:
-        values = [{**each, "rotate": False} for each in values]
     sampling = Sampling(
         warmup_steps=num_warmup_iters, iterations=num_iters, max_iterations=num_iters
     )
@@ -167,7 +158,7 @@ def _refuse_empty(flags: Mapping[str, str | None]) -> None:
 
 def _backends(text: str | None) -> list[str]:
     """Return the backends in a list; raises UserError."""
-    return [] if text is None else names_in(text, "--backend", "backend", ALL_BACKENDS)
+    return [] if text is None else names_in(text, "--backend", "backend", BACKENDS)
 
 
 def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:

@@ -20,10 +20,7 @@ UNARY = ("exp", "relu", "tanh", "sqrt")
 REDUCTIONS = ("sum", "prod", "norm", "max", "mean", "std", "var", "argmax", "argmin")
 TRANSFERS = ("copy_h2d", "copy_d2h")
 """Copies between the host's memory and the device's."""
-DIFFERENTIABLE = (
-    *("sdpa", "conv2d", "batch_norm", "softmax", "embedding"),
-    *("rms_norm", "silu_mul", "rope"),
-)
+DIFFERENTIABLE = ("sdpa", "conv2d", "batch_norm", "softmax", "embedding", "rms_norm")
 """Operators whose forward and backward passes are cases of their own."""
 LAYOUTS = ("NN", "NT", "TN", "TT")
 """Layouts of a product's two matrices: as they are, or stored transposed; rows lie together."""
@@ -34,26 +31,18 @@ SCALED_PRECISIONS = ("fp8", *MX_PRECISIONS)
 OPERATOR_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", *SCALED_PRECISIONS)
 ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, **dict.fromkeys(SCALED_PRECISIONS, 1)}
 """Bytes of an element as torch has it; one of ``mxfp4`` is two numbers."""
-SCALINGS = ("rowwise", "blockwise")
+SCALINGS = ("rowwise",)
 """Scalings of FP8 operands, if it is not one factor each: a factor for each row of the first, and
-each column of the second; or for each 128 numbers of a row, and each block of 128 by 128."""
-BLOCK, MX_BLOCK = 128, 32
+each column of the second."""
+MX_BLOCK = 32
 """Numbers that share a factor."""
-BLOCK_MULTIPLE = 512
-"""K is a multiple of this if FP8 has factors of blocks, because cuBLAS keeps them in fours."""
-ROCM_BACKENDS = ("aotriton", "ck", "aiter")
-"""Libraries of flash attention between which a torch for ROCm may choose."""
-BACKENDS = ("flash", "efficient", "math", "cudnn", "flex", *ROCM_BACKENDS)
+MX_MULTIPLE = 128
+"""Sizes are multiples of this, so that no layout of the factors pads them."""
+BACKENDS = ("flash", "efficient", "math", "cudnn", "flex")
 """Sources of attention: the first four as ``torch.nn.attention.SDPBackend`` has them, ``flex`` is
-torch's compiled flex attention.  On ROCm ``flash`` is AOTriton's unless CK's is preferred."""
-PAGED_BACKENDS = (*BACKENDS, "varlen")
-"""Sources of attention to pages: ``torch.nn.attention.varlen`` reads them where they lie."""
+torch's compiled flex attention."""
 QUANTIZERS = ("quantize_fp8", "rms_norm_fp8")
 """Operators that make FP8 of each row, with a factor for it; the second one norms it first."""
-ROCM_PRODUCTS = ("hipblas", "hipblaslt", "ck")
-PRODUCTS = ("cublas", "cublaslt", *ROCM_PRODUCTS)
-"""Libraries of products of matrices, as ``torch.backends.cuda.preferred_blas_library`` names them:
-two of NVIDIA's, three of ROCm's."""
 INDEX_BYTES = 8
 MOST_DIMS = 8
 MOST_ELEMENTS = 2**40
@@ -70,7 +59,6 @@ _NUMBERS = {
     "sdpa_paged": "the heads of keys and values, and the tokens of a page, as in 8-16",
     "latent_decode": "the width of the rotary part",
     "latent_prefill": "the widths of the rotary part and of a head, as in 64-128",
-    "topk": "how many of a row are taken",
 }
 
 _FAMILIES = {
@@ -87,14 +75,13 @@ _FAMILIES = {
         name: name
         for name in (
             *("gemm", "grouped_gemm", "sdpa_decode", "sdpa_paged"),
-            *("latent_decode", "latent_prefill", "topk", *DIFFERENTIABLE),
+            *("latent_decode", "latent_prefill", *DIFFERENTIABLE),
         )
     },
 }
 OPERATORS = tuple(_FAMILIES)
 
-ALL_BACKENDS = tuple(dict.fromkeys((*PAGED_BACKENDS, *PRODUCTS)))
-_OPTIONS = {"backend": ALL_BACKENDS, "scaling": SCALINGS}
+_OPTIONS = {"backend": BACKENDS, "scaling": SCALINGS}
 """Options with a default in torch, used if none is named."""
 _WORDS = {"layout": LAYOUTS, "memory_format": MEMORY_FORMATS, "direction": DIRECTIONS}
 """Options without a usual value: if one concerns an operator it has to be named."""
@@ -108,7 +95,7 @@ def family_of(op: str) -> str:
 
 
 def asks(op: str, field: str) -> bool:
-    """Whether an operator has a parameter besides op, shape, precision and rotate."""
+    """Whether an operator has a parameter besides op, shape and precision."""
     return field in _RULES[family_of(op)].asks
 
 
@@ -164,11 +151,6 @@ class Amounts:
     """Traffic no implementation can avoid: operands read once, results written once."""
     held_bytes: int
     """Operands and results that are there at the same time."""
-    shared_bytes: int = 0
-    """Bytes among these of a table whose rows a call touches in part: calls on other rows may share
-    it."""
-    sharers: int = 1
-    """How many calls may share it, and touch rows for the most part of their own."""
 
     @property
     def distinct_bytes(self) -> int:
@@ -184,10 +166,10 @@ class Operation:
     length, width; for latent_decode and latent_prefill the latents'), for conv2d N-C-H-W.
     ``shape2`` is that of the second one (left out if it is the first's), for conv2d the weight's
     (padded by half of it), for embedding the indices'.  It is numbers for some: for sparse_add the
-    rows that are added, for grouped_gemm the experts, for topk the elements taken of a row, for
-    sdpa_decode (``length`` keys) the heads of keys and values, and the queries if they are more
-    than one.  For sdpa_paged, whose keys and values lie in pages, it is these heads and a page's
-    tokens; for latent_decode the width of the rotary part, for latent_prefill a head's, too.
+    rows that are added, for grouped_gemm the experts, for sdpa_decode (``length`` keys) the heads
+    of keys and values, and the queries if they are more than one.  For sdpa_paged, whose keys and
+    values lie in pages, it is these heads and a page's tokens; for latent_decode the width of the
+    rotary part, for latent_prefill a head's, too.
 
     ``skew`` is how many times its even share the busiest expert of a grouped product gets.
     """
@@ -205,14 +187,12 @@ class Operation:
     backend: str = ""
     scaling: str = ""
     skew: int = 1
-    rotate: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         for name, allowed in {"precision": OPERATOR_PRECISIONS, **_OPTIONS, **_WORDS}.items():
-            known = self._backends() if name == "backend" and asks(self.op, name) else allowed
-            if getattr(self, name) not in (*known, _USUAL.get(name)):
-                raise self._wrong(name, f"there is {', '.join(known)}")
+            if getattr(self, name) not in (*allowed, _USUAL.get(name)):
+                raise self._wrong(name, f"there is {', '.join(allowed)}")
         for name, usual in _USUAL.items():
             given = getattr(self, name) != usual
             if given and not asks(self.op, name):
@@ -229,9 +209,6 @@ class Operation:
             raise self._wrong("precision", f"of these operators only gemm has {name}")
         if self.precision == "fp8" and self.family not in ("gemm", "grouped_gemm"):
             raise self._wrong("precision", "of these operators only gemm and grouped_gemm have FP8")
-        if self.backend and self.precision in SCALED_PRECISIONS:
-            name = self.precision.upper()
-            raise self._wrong("backend", f"torch has one library for products of {name}")
         if self.scaling and self.precision != "fp8":
             raise self._wrong("scaling", f"it is of FP8, and precision is {self.precision}")
         if self.family == "grouped_gemm" and self.precision not in ("fp32", "bf16", "fp8"):
@@ -242,11 +219,6 @@ class Operation:
 
     def _wrong(self, name: str, why: str) -> UserError:
         return UserError(f"{name} is {getattr(self, name)!r}; {why}")
-
-    def _backends(self) -> tuple[str, ...]:
-        if self.family == "sdpa_paged":
-            return PAGED_BACKENDS
-        return BACKENDS if self.is_attention else PRODUCTS
 
     @property
     def family(self) -> str:
@@ -379,7 +351,7 @@ class Operation:
 _USUAL = {
     each.name: each.default
     for each in fields(Operation)
-    if each.name not in ("op", "shape", "precision", "rotate")
+    if each.name not in ("op", "shape", "precision")
 }
 
 
@@ -410,13 +382,9 @@ def _gemm_output(o: Operation) -> tuple[int, ...]:
         name = o.precision.upper()
         if o.layout != "NT":
             raise UserError(f"layout is {o.layout!r}; torch's {name} product takes NT")
-        if o.precision in MX_PRECISIONS and any(size % BLOCK for size in o.sizes):
-            raise UserError(f"shape {o.shape!r}: M, N and K of {name} are multiples of {BLOCK}")
-        if o.scaling == "blockwise" and (n % BLOCK or k % BLOCK_MULTIPLE):
-            raise UserError(
-                f"shape {o.shape!r}: N of FP8 in blocks is a multiple of {BLOCK}, and K of "
-                f"{BLOCK_MULTIPLE}"
-            )
+        if o.precision in MX_PRECISIONS and any(size % MX_MULTIPLE for size in o.sizes):
+            known = f"M, N and K of {name} are multiples of {MX_MULTIPLE}"
+            raise UserError(f"shape {o.shape!r}: {known}")
         if any(size % FP8_MULTIPLE for size in (n, k)):
             raise UserError(f"shape {o.shape!r}: N and K of FP8 are multiples of {FP8_MULTIPLE}")
     if max(m * k, k * n) > MOST_ELEMENTS:
@@ -462,20 +430,6 @@ def _grouped_gemm_output(o: Operation) -> tuple[int, ...]:
 
 def _quantizer_output(o: Operation) -> tuple[int, ...]:
     return o.dims(2, "rows-width, as in 4096-7168")
-
-
-def _topk_output(o: Operation) -> tuple[int, ...]:
-    rows, width = o.dims(2, "rows-width, as in 4096-64")
-    if o.number > width:
-        raise UserError(f"topk: {o.number} of {width} in a row")
-    return (rows, o.number)
-
-
-def _rope_output(o: Operation) -> tuple[int, ...]:
-    *_, width = o.dims(4, "batch-length-heads-width, as in 8-2048-32-128")
-    if width % 2:
-        raise UserError(f"rope: positions turn pairs, and the width is {width}")
-    return o.sizes
 
 
 def _conv2d_output(o: Operation) -> tuple[int, ...]:
@@ -532,13 +486,8 @@ RMS_NORM = {"fwd": 4, "bwd": 9}
 """FLOPs for each element: square, sum, scaled twice; backward the weighted gradient, its product
 with the normalised input, which is made again, its sum, two for what that takes off, the scale, and
 two for the weight's gradient."""
-SILU_MUL = {"fwd": 6, "bwd": 12}
-"""FLOPs for each element: a sigmoid has four, then two products; backward the sigmoid again, five
-for its derivative, and three products."""
 QUANTIZE = 3
 """FLOPs for each element: the largest of a row, a quotient, a limit."""
-ROPE = {"fwd": 3, "bwd": 3}
-"""FLOPs for each element: two products and a sum, both ways."""
 ATTENTION = {"fwd": 4, "bwd": 10}
 """FLOPs for each batch, head, query, key and width: two products, and five backward, one of which
 computes the scores anew (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1)."""
@@ -572,8 +521,7 @@ def _sparse(o: Operation) -> Amounts:
     if not o.is_in_place:
         return Amounts(added * width, values + 2 * dense, values + 2 * dense)
     touched = _distinct(rows, added) * width * o.item_bytes
-    moved, held = values + 2 * touched, values + dense
-    return Amounts(added * width, moved, held, dense, dense // touched)
+    return Amounts(added * width, values + 2 * touched, values + dense)
 
 
 def _distinct(rows: int, drawn: int) -> int:
@@ -589,8 +537,6 @@ def _gemm(o: Operation) -> Amounts:
     operands = numbers * o.item_bytes // (2 if o.precision == "mxfp4" else 1)
     if o.precision in MX_PRECISIONS:
         operands += numbers // MX_BLOCK
-    if o.scaling == "blockwise":
-        operands += 4 * (m * k // BLOCK + k * n // BLOCK**2)
     size = operands + m * n * result_bytes
     return Amounts(2.0 * m * n * k, size, size)
 
@@ -635,7 +581,7 @@ def _latent_prefill(o: Operation) -> Amounts:
 
 
 def _sdpa_paged(o: Operation) -> Amounts:
-    """Count what has to move of the pages; gathered, they are held a second time."""
+    """Count what has to move of the pages, the last of which may be filled in part."""
     batch, heads, length, width = o.sizes
     kept, page = o.pages
     blocks = batch * -(-length // page)
@@ -645,7 +591,7 @@ def _sdpa_paged(o: Operation) -> Amounts:
     return Amounts(
         ATTENTION["fwd"] * batch * heads * length * width,
         batch * length * row + table + asked,
-        2 * blocks * page * row + table + asked,
+        blocks * page * row + table + asked,
     )
 
 
@@ -664,20 +610,6 @@ def _quantizer(o: Operation) -> Amounts:
     gain = width * o.item_bytes if norms else 0
     size = rows * (width * (o.item_bytes + 1) + 4) + gain
     return Amounts(rows * width * (QUANTIZE + (RMS_NORM["fwd"] if norms else 0)), size, size)
-
-
-def _topk(o: Operation) -> Amounts:
-    elements, taken = math.prod(o.sizes), math.prod(o.output)
-    size = elements * o.item_bytes + taken * (o.item_bytes + INDEX_BYTES)
-    return Amounts(elements, size, size)
-
-
-def _silu_mul(o: Operation) -> Amounts:
-    elements = math.prod(o.sizes)
-    size = elements * o.item_bytes
-    # Gate, other side and result; backward the gradient, and those of the two.
-    moved, held = (5, 6) if o.is_backward else (3, 3)
-    return Amounts(elements * SILU_MUL[o.direction], moved * size, held * size)
 
 
 def _conv2d(o: Operation) -> Amounts:
@@ -709,8 +641,7 @@ def _embedding(o: Operation) -> Amounts:
     if o.is_backward:
         return Amounts(looked_up * width, indices + result + table, indices + 2 * (result + table))
     read = _distinct(rows, looked_up) * width * o.item_bytes
-    held = indices + table + result
-    return Amounts(0, indices + read + result, held, table, table // read)
+    return Amounts(0, indices + read + result, indices + table + result)
 
 
 def _copy(o: Operation) -> Amounts:
@@ -730,7 +661,7 @@ class _Family:
     output: Callable[[Operation], tuple[int, ...]] = lambda o: o.sizes
     """The result's sizes; raises UserError where there can be no result."""
     asks: tuple[str, ...] = ()
-    """Parameters besides op, shape, precision and rotate."""
+    """Parameters besides op, shape and precision."""
 
 
 _RULES = {
@@ -738,11 +669,11 @@ _RULES = {
     "unary": _Family(_unary),
     "reduction": _Family(_reduction, _reduction_output),
     "sparse": _Family(_sparse, _sparse_output, ("shape2",)),
-    "gemm": _Family(_gemm, _gemm_output, ("layout", "scaling", "backend")),
+    "gemm": _Family(_gemm, _gemm_output, ("layout", "scaling")),
     "grouped_gemm": _Family(_grouped_gemm, _grouped_gemm_output, ("shape2", "skew")),
     "sdpa": _Family(_sdpa, _sdpa_output, ("direction", "causal", "backend")),
     "sdpa_decode": _Family(_sdpa_decode, _sdpa_decode_output, ("shape2", "backend")),
-    "sdpa_paged": _Family(_sdpa_paged, _sdpa_decode_output, ("shape2", "backend")),
+    "sdpa_paged": _Family(_sdpa_paged, _sdpa_decode_output, ("shape2",)),
     "latent_decode": _Family(_latent_decode, _latent_output, ("shape2",)),
     "latent_prefill": _Family(_latent_prefill, _latent_output, ("shape2",)),
     "quantizer": _Family(_quantizer, _quantizer_output),
@@ -752,9 +683,6 @@ _RULES = {
     ),
     "softmax": _Family(_pointwise(SOFTMAX), asks=("direction",)),
     "rms_norm": _Family(_pointwise(RMS_NORM), asks=("direction",)),
-    "rope": _Family(_pointwise(ROPE), _rope_output, ("direction",)),
-    "silu_mul": _Family(_silu_mul, asks=("direction",)),
-    "topk": _Family(_topk, _topk_output, ("shape2",)),
     "embedding": _Family(_embedding, _embedding_output, ("shape2", "direction")),
     "copy": _Family(_copy),
     "transfer": _Family(_copy, asks=("pinned",)),

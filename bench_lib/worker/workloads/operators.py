@@ -13,7 +13,7 @@ import importlib
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,11 +24,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench_lib.formulas.operation import (
-    BLOCK,
     MX_BLOCK,
     MX_PRECISIONS,
-    ROCM_BACKENDS,
-    ROCM_PRODUCTS,
     SCALED_PRECISIONS,
     TRANSFERS,
     Operation,
@@ -40,6 +37,7 @@ from bench_lib.worker.device import (
     layout_of,
     memory_bytes,
     require_compile,
+    require_memory,
     set_precision,
 )
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
@@ -63,7 +61,6 @@ SDP_BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
-    **dict.fromkeys(ROCM_BACKENDS, SDPBackend.FLASH_ATTENTION),
 }
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Numbers of four bits without their sign, in the order of their bits (OCP Microscaling Formats
@@ -80,16 +77,15 @@ def operator(setting: Setting, **params: Any) -> Workload:
     """
     operation = Operation(**params)
     device = setting.device
-    total = memory_bytes(device)
-    host = memory_bytes(torch.device("cpu"))
-    _require(operation, device, total, host)
+    _require(operation, setting)
     set_precision(operation.precision, device, products=operation.family == "gemm")
     fresh = _Fresh(operation, device, setting.rank)
     wanted = sets_wanted(operation, device)
-    count = sets_that_fit(operation, wanted, total, host) if operation.rotate else 1
+    total = memory_bytes(device)
+    count = max(1, min(wanted, int(USABLE * total // operation.amounts.held_bytes)))
     calls = [call_of(operation, fresh) for _ in range(count)]
     lasts = device.type != "cuda" or wanted <= FEW_SETS
-    per_step = 1 if lasts else count if operation.rotate else wanted
+    per_step = 1 if lasts else count
     amounts = operation.amounts
     moved = per_step * amounts.moved_bytes
     step: Callable[[], object] = _step(calls, per_step)
@@ -114,67 +110,17 @@ def sets_wanted(operation: Operation, device: torch.device) -> int:
     return min(MOST_SETS, math.ceil(enough / operation.amounts.distinct_bytes))
 
 
-def sets_that_fit(operation: Operation, wanted: int, total: int, host: int) -> int:
-    """Return how many of them the memories of the device and the host hold; one at least."""
-    amounts = operation.amounts
-    shared = amounts.shared_bytes
-    each = amounts.held_bytes - shared + shared / amounts.sharers
-    # The last table may be there for one set alone.
-    room = USABLE * total - shared - _while_drawn(operation)
-    if operation.op in TRANSFERS:
-        room = min(room, USABLE * host)
-    return max(1, min(wanted, int(room // each)))
-
-
-def _while_drawn(operation: Operation) -> int:
-    """Return what the largest operand needs besides itself while it is made."""
-    if operation.precision not in ("fp8", "mxfp8"):
-        return 0
-    m, n, k = operation.sizes
-    experts = operation.number if operation.family == "grouped_gemm" else 1
-    return torch.bfloat16.itemsize * k * max(m, n * experts)
-
-
-def _require(operation: Operation, device: torch.device, total: int, host: int) -> None:
-    needed = operation.amounts.held_bytes
-    memories = {"device": (total, needed + _while_drawn(operation))}
-    if operation.op in TRANSFERS:
-        memories["host"] = (host, needed)
-    for name, (size, bytes_) in memories.items():
-        if bytes_ > USABLE * size:
-            raise UnsupportedError(
-                f"{operation.op} needs {bytes_ / 2**30:.1f} GiB for its tensors, and may take "
-                f"{USABLE:.0%} of the {name}'s {size / 2**30:.1f} GiB"
-            )
+def _require(operation: Operation, setting: Setting) -> None:
+    device = setting.device
+    require_memory(f"the tensors of {operation.op}", operation.amounts.held_bytes, setting)
     if device.type != "cuda" and operation.op in TRANSFERS:
         raise UnsupportedError("a CPU has no memory apart from the host's")
     if operation.precision in SCALED_PRECISIONS:
         scaled_dtype(operation, device)
-    if operation.backend == "varlen" and device.type != "cuda":
+    if operation.family == "sdpa_paged" and device.type != "cuda":
         raise UnsupportedError("varlen_attn needs a GPU")
     if operation.is_compiled:
         require_compile("default", device)
-    if operation.is_attention and operation.backend in ROCM_BACKENDS:
-        _prefer(operation.backend)
-
-
-def _prefer(library: str) -> None:
-    """Have flash attention computed by one of ROCm's libraries in this process.
-
-    Raises UnsupportedError where this torch has no such library, or no choice.
-    """
-    if torch.version.hip is None:
-        raise UnsupportedError(f"{library} is attention for ROCm, and this torch is not")
-    prefer = getattr(torch.backends.cuda, "preferred_rocm_fa_library", None)
-    if prefer is None:
-        raise UnsupportedError(f"torch {torch.__version__} cannot choose attention by {library}")
-    try:
-        prefer(library)
-    except RuntimeError as error:
-        words = str(error).partition("\n")[0]
-        raise UnsupportedError(
-            f"torch {torch.__version__} has no attention by {library}: {words}"
-        ) from error
 
 
 def fp8_dtype(device: torch.device) -> torch.dtype:
@@ -204,12 +150,7 @@ def scaled_dtype(operation: Operation, device: torch.device) -> torch.dtype:
     """
     name = operation.precision.upper()
     if operation.precision == "fp8":
-        dtype = fp8_dtype(device)
-        if operation.scaling == "blockwise" and not _is_hopper(device):
-            raise UnsupportedError(
-                "torch has FP8 products in blocks for compute capability 9.0 alone"
-            )
-        return dtype
+        return fp8_dtype(device)
     if device.type != "cuda":
         raise UnsupportedError(f"{name} products need a GPU")
     if not hasattr(torch, "float4_e2m1fn_x2"):
@@ -224,11 +165,6 @@ def scaled_dtype(operation: Operation, device: torch.device) -> torch.dtype:
     elif properties.major < 10:
         raise UnsupportedError("MXFP8 needs an NVIDIA GPU of compute capability 10.0 or later")
     return torch.float4_e2m1fn_x2 if operation.precision == "mxfp4" else torch.float8_e4m3fn
-
-
-def _is_hopper(device: torch.device) -> bool:
-    properties: Any = torch.cuda.get_device_properties(device)
-    return torch.version.hip is None and properties.major == 9
 
 
 # ---- steps ----------------------------------------------------------------------------------
@@ -308,7 +244,6 @@ class _Fresh:
         self.packs = operation.precision == "mxfp4"
         """Whether an element is two numbers."""
         self._generator = torch.Generator(device).manual_seed(SEED + rank)
-        self._tables: Iterator[Tensor] | None = None
 
     def normal(
         self,
@@ -328,17 +263,6 @@ class _Fresh:
         wider = torch.bfloat16 if dtype.itemsize == 1 else dtype
         numbers = torch.empty(sizes, dtype=wider, device=self.device, memory_format=layout)
         return numbers.normal_(generator=self._generator).to(dtype)
-
-    def table(self, operation: Operation) -> Tensor:
-        """Return a table of rows, the same for as many calls as may share it."""
-        if self._tables is None:
-            self._tables = self._shared(operation.sizes, operation.amounts.sharers)
-        return next(self._tables)
-
-    def _shared(self, sizes: tuple[int, ...], sharers: int) -> Iterator[Tensor]:
-        while True:
-            table = self.normal(sizes)
-            yield from itertools.repeat(table, sharers)
 
     def matrix(self, rows: int, columns: int, *, transposed: bool) -> Tensor:
         return self.normal((columns, rows)).t() if transposed else self.normal((rows, columns))
@@ -481,7 +405,7 @@ def _reduction(o: Operation, fresh: _Fresh) -> OperatorCall | _Function:
 
 def _sparse(o: Operation, fresh: _Fresh) -> OperatorCall:
     (rows, width), (added,) = o.sizes, o.sizes2
-    dense = fresh.table(o)
+    dense = fresh.normal(o.sizes)
     values = fresh.normal((added, width)).mul_(CALM)
     indices = fresh.whole(rows, (1, added))
     update = torch.sparse_coo_tensor(indices, values, o.sizes, check_invariants=False)
@@ -494,9 +418,7 @@ def _gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
     m, n, k = o.sizes
     a = fresh.matrix(m, k, transposed=o.layout[0] == "T")
     b = fresh.matrix(k, n, transposed=o.layout[1] == "T")
-    compute = _product_by(o.backend, fresh.device)
-    if o.precision in SCALED_PRECISIONS:
-        compute = _scaled_product(o, fresh.device)
+    compute = _scaled_product(o, fresh.device) if o.precision in SCALED_PRECISIONS else torch.mm
 
     def answers() -> Pairs:
         answer, wide_a, wide_b = compute(a, b), fresh.widened(a), fresh.widened(b.t()).t()
@@ -512,46 +434,6 @@ def _gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
     return OperatorCall(lambda: compute(a, b), answers)
 
 
-def _product_by(library: str, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the product of two matrices by one of ``PRODUCTS``, or as torch chooses.
-
-    The choice holds for a call alone, so that no other case of this process has it.  Raises
-    UnsupportedError where this torch or this device has no such library.
-    """
-    if not library:
-        return torch.mm
-    if device.type != "cuda":
-        raise UnsupportedError(f"{library} is a GPU's library of products")
-    if (library in ROCM_PRODUCTS) != (torch.version.hip is not None):
-        whose = "ROCm's" if library in ROCM_PRODUCTS else "NVIDIA's"
-        raise UnsupportedError(f"{library} is {whose} library of products, and this torch is not")
-    prefer = getattr(torch.backends.cuda, "preferred_blas_library", None)
-    if prefer is None:
-        raise UnsupportedError(f"torch {torch.__version__} cannot choose products by {library}")
-    usual = prefer()
-    try:
-        chosen = prefer(library)
-    except RuntimeError as error:
-        words = str(error).partition("\n")[0]
-        raise UnsupportedError(
-            f"torch {torch.__version__} has no products by {library}: {words}"
-        ) from error
-    finally:
-        prefer(usual)
-    own = chosen.name.lower()
-    if own != library.replace("hip", "cu"):
-        raise UnsupportedError(f"torch takes {own} on this device where {library} is preferred")
-
-    def product(a: Tensor, b: Tensor) -> Tensor:
-        prefer(chosen)
-        try:
-            return torch.mm(a, b)
-        finally:
-            prefer(usual)
-
-    return product
-
-
 def _edges(size: int, device: torch.device) -> Tensor:
     """Return the first and the last positions, half of EDGES each; all where there are fewer."""
     all_ = torch.arange(size, device=device)
@@ -560,11 +442,10 @@ def _edges(size: int, device: torch.device) -> Tensor:
 
 def _scaled_product(o: Operation, device: torch.device) -> Callable[..., Tensor]:
     first, second = _factors(o, device)
-    fast = o.precision == "fp8" and o.scaling != "blockwise"
 
     def product(a: Tensor, b: Tensor) -> Tensor:
         return torch._scaled_mm(  # noqa: SLF001 - the one product of FP8 that torch has
-            a, b, first, second, out_dtype=torch.bfloat16, use_fast_accum=fast
+            a, b, first, second, out_dtype=torch.bfloat16, use_fast_accum=o.precision == "fp8"
         )
 
     return product
@@ -581,9 +462,6 @@ def _factors(o: Operation, device: torch.device) -> tuple[Tensor, Tensor]:
         sides = [torch.full((rows * blocks,), 127, dtype=torch.uint8) for rows in (m, n)]
         first, second = (each.view(torch.float8_e8m0fnu).to(device) for each in sides)
         return first, second
-    if o.scaling == "blockwise":
-        rows = torch.ones((k // BLOCK, m), device=device).t()
-        return rows, torch.ones((n // BLOCK, k // BLOCK), device=device).t()
     shapes = ((m, 1), (1, n)) if o.scaling else ((), ())
     first, second = (torch.ones(shape, device=device) for shape in shapes)
     return first, second
@@ -675,25 +553,16 @@ def _sdpa_paged(o: Operation, fresh: _Fresh) -> _Function:
     table = fresh.order(batch * each).view(batch, each)
     query = fresh.normal((batch, heads, 1, width))
     keys, values = (fresh.normal((batch * each, page, kept, width)) for _ in range(2))
-    shares_keys = heads != kept
 
     def gathered(pages: Tensor) -> Tensor:
         return pages[table].flatten(1, 2)[:, :length].transpose(1, 2)
 
-    if o.backend == "varlen":
-        attention = _attention_to_pages(o, table)
-    else:
-        by_backend = _attention_of(o, fresh.device, shares_keys=shares_keys)
-
-        def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return by_backend(q, gathered(k), gathered(v))
-
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(
-            q, gathered(k), gathered(v), enable_gqa=shares_keys
+            q, gathered(k), gathered(v), enable_gqa=heads != kept
         )
 
-    return _Function((query, keys, values), attention, exact=exact)
+    return _Function((query, keys, values), _attention_to_pages(o, table), exact=exact)
 
 
 def _attention_to_pages(o: Operation, table: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -841,34 +710,6 @@ def _rms_norm(o: Operation, fresh: _Fresh) -> _Function:
     return _Function((fresh.normal(o.sizes), fresh.normal(o.sizes[-1:])), _normed)
 
 
-def _silu_mul(o: Operation, fresh: _Fresh) -> _Function:
-    sides = (fresh.normal(o.sizes), fresh.normal(o.sizes))
-    return _Function(sides, lambda gate, through: functional.silu(gate) * through)
-
-
-def _rope(o: Operation, fresh: _Fresh) -> _Function:
-    _, length, _, width = o.sizes
-    places = torch.arange(length, device=fresh.device, dtype=torch.float64).unsqueeze(1)
-    angles = places * 10_000.0 ** (-torch.arange(0, width, 2, device=fresh.device) / width)
-    turned = torch.cat([angles, angles], dim=1).unsqueeze(1)
-    signs = torch.ones(width, device=fresh.device)
-    signs[: width // 2] = -1
-    by = {
-        dtype: (turned.cos().to(dtype), (turned.sin() * signs).to(dtype))
-        for dtype in (fresh.dtype, fresh.wide)
-    }
-
-    def turn(heads: Tensor) -> Tensor:
-        cosine, sine = by[heads.dtype]
-        return torch.addcmul(heads * cosine, heads.roll(width // 2, -1), sine)
-
-    return _Function((fresh.normal(o.sizes),), turn)
-
-
-def _topk(o: Operation, fresh: _Fresh) -> _Function:
-    return _Function((fresh.normal(o.sizes),), lambda x: torch.topk(x, o.number, dim=-1).values)
-
-
 def _conv2d(o: Operation, fresh: _Fresh) -> _Function:
     layout = layout_of(o.memory_format)
     image = fresh.normal(o.sizes, layout=layout)
@@ -901,7 +742,7 @@ def _softmax(o: Operation, fresh: _Fresh) -> _Function:
 def _embedding(o: Operation, fresh: _Fresh) -> _Function:
     indices = fresh.whole(o.sizes[0], o.sizes2)
 
-    return _Function((fresh.table(o),), lambda table: functional.embedding(indices, table))
+    return _Function((fresh.normal(o.sizes),), lambda table: functional.embedding(indices, table))
 
 
 def _copy(o: Operation, fresh: _Fresh) -> OperatorCall:
@@ -932,9 +773,6 @@ _FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall | _Function]] = 
     "batch_norm": _batch_norm,
     "softmax": _softmax,
     "rms_norm": _rms_norm,
-    "rope": _rope,
-    "silu_mul": _silu_mul,
-    "topk": _topk,
     "embedding": _embedding,
     "copy": _copy,
     "transfer": _copy,
