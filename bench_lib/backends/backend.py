@@ -95,16 +95,10 @@ class Backend(Protocol):
     is_gpu: bool = True
     torch_type: str = "cuda"
     """Torch's name for its devices."""
-    units: str = "compute units"
-    """The unit of `Hardware.compute_units`, in words."""
     clock: str = "clock"
     """The clock in telemetry, in words."""
     telemetry_remedy: str = ""
     """The remedy if a device cannot be watched."""
-    unknown: Mapping[str, str] = {"driver": "unknown"}
-    """The text of ``bench-lib env`` for a field of Environment that could not be read."""
-    caches_named: Sequence[str] = ()
-    """The caches that only its devices use."""
     is_measured: bool = False
     """Whether the constants that were measured on an H200 may decide on its devices."""
     untried: str = ""
@@ -175,12 +169,8 @@ class Backend(Protocol):
         return Software()
 
     def caches(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Say how full each of `caches_named` is, as `bench_lib.backends.folders` words it."""
+        """Say how full each of its caches is, as `bench_lib.backends.folders` words it."""
         return {}
-
-    def part_of_card(self, device: Hardware) -> str | None:
-        """Name a device's part of a card; None if it is the whole, or unknown."""
-        return ", ".join(filter(None, (device.compute_partition, device.memory_partition))) or None
 
     # --- what bench-lib env asks -----------------------------------------------------------
 

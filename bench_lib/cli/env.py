@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, tell, write
-from bench_lib.report.answer import Answer
 
 
 def env(
@@ -25,15 +24,9 @@ def env(
     The file of --report has no host name, home folder or serial number. Exit status 1 where the
     suite cannot run.
     """
-    from bench_lib.cli.machine import as_report, examine, page
+    from bench_lib.cli.machine import as_report, examine
 
-    machine = examine(baselines)
+    answer = examine(baselines)
     if report is not None:
-        write(report, as_report(machine))
-    answer = Answer(
-        command="env",
-        verbatim="\n".join(page(machine)),
-        about=vars(machine),
-        exit_status=0 if machine.fit else 1,
-    )
+        write(report, as_report(answer))
     tell(answer, json=json)

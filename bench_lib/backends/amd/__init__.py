@@ -36,8 +36,6 @@ class AMD(Backend):
         "let the container see /sys, or install ROCm's Python package amdsmi, which is in AMD's "
         "wheel rocm-sdk-core and not what the registry calls amdsmi"
     )
-    unknown = {**Backend.unknown, "rocm": "not found"}
-    caches_named = (machine.MIOPEN, "miopen kernels")
     checks_processes = True
     untried = (
         "No AMD Instinct has run this suite yet. It follows the sources of the kernel and of ROCm, "
@@ -53,7 +51,6 @@ class AMD(Backend):
     is_present = staticmethod(machine.is_present)
     software = staticmethod(machine.software)
     caches = staticmethod(machine.caches)
-    part_of_card = staticmethod(listed.part_of_card)
 
     def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """List the GPUs that ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave.

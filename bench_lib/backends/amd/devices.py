@@ -127,13 +127,6 @@ def identify(device: Hardware) -> Hardware:
     return catalogue.identify(device, catalogue.read(PEAKS).gpus, by_arch=True)
 
 
-def part_of_card(device: Hardware) -> str | None:
-    """Say that a device is a die of a card, or in which modes its card is divided."""
-    if device.key.startswith("mi250x"):
-        return "GCD: one of the two dies of a card"
-    return ", ".join(filter(None, (device.compute_partition, device.memory_partition))) or None
-
-
 # --- places in sysfs --------------------------------------------------------------------
 
 

@@ -28,10 +28,8 @@ class CPU(Backend):
     is_gpu = False
     is_measured = True
     torch_type = "cpu"
-    units = "CPUs"
     clock = "CPU clock"
     telemetry_remedy = "let the container see /proc and /sys"
-    unknown = {}
 
     def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """Return this machine's CPU."""

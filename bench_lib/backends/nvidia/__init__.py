@@ -19,7 +19,6 @@ class NVIDIA(Backend):
     name = "nvidia"
     variables = (listed.VARIABLE,)
     hidden = {listed.VARIABLE: "-1"}
-    units = "multiprocessors"
     clock = "SM clock"
     telemetry_remedy = "pip install nvidia-ml-py, and see that nvidia-smi answers"
 
