@@ -100,8 +100,6 @@ class ClockChange(Finding):
     """Fraction; 0 where it is within steps and chance."""
     power_w: tuple[float, float] | None = None
     """Here and in the baseline."""
-    one_mhz: tuple[float, float] | None = None
-    """The same two clocks of one rank's launch, for an efficiency."""
     cycles: float | None = None
     """The ratio in time × clock, where the clock explains the change or leaves it in doubt."""
     leaves_doubt: bool = False
@@ -160,20 +158,6 @@ class ResourceChange(Finding):
     here: int
     """Of registers and spills the number, of memory bytes."""
     kind: str = "resource"
-
-
-@dataclass(frozen=True)
-class RanksShare(Finding):
-    """The throughput of several ranks as a share of as many times one rank's."""
-
-    ranks: int
-    here: float
-    baseline: float | None = None
-    least: float | None = None
-    """The least that the case allows."""
-    one_rank_moved: bool = False
-    """Whether the share changed because one rank alone became faster, or slower."""
-    kind: str = "ranks"
 
 
 @dataclass(frozen=True)
@@ -279,7 +263,6 @@ KINDS: Mapping[str, type[Finding]] = {
         OtherChoices,
         CountChange,
         ResourceChange,
-        RanksShare,
         Bounded,
         Differs,
         OtherState,

@@ -133,10 +133,6 @@ class Limits:
     """Compile time, on top of an allowance of 5 s."""
     spread: float = 0.10
     """Coefficient of variation inside a process; 0.10 is the most any case is allowed."""
-    efficiency: float | None = None
-    """Least share, 0 to 1, of their number times one rank's throughput that ranks may reach."""
-    efficiency_loss: float = 0.05
-    """Efficiency of several ranks beside the baseline's."""
     tail: float | None = None
     """99th percentile of latency; judged only where set, and then 100 iterations are needed."""
     metrics: dict[str, float] = field(default_factory=dict)

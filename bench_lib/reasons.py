@@ -18,7 +18,6 @@ from bench_lib.findings import (
     OtherChoices,
     OtherState,
     Overruled,
-    RanksShare,
     Renamed,
     ResourceChange,
     SlowerThanBaseline,
@@ -88,8 +87,6 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield f"{before:g} -> {here:g} {metric_of(metric).label}"
         case ResourceChange(kernel, resource, before, here):
             yield f"{resource} {before} -> {here} in {kernel}"
-        case RanksShare():
-            yield from _ranks(verdict, finding)
         case Bounded():
             yield from _bounded(verdict, finding)
         case Differs(conditions):
@@ -214,8 +211,6 @@ def _clock(found: ClockChange) -> Iterator[str]:
     words = f"{_mhz(found.here_mhz, found.baseline_mhz)}"
     if found.power_w is not None:
         words += f"; power {found.power_w[0]:.0f} W against {found.power_w[1]:.0f} W"
-    if found.one_mhz is not None:
-        words += f"; of one rank {_mhz(*found.one_mhz)}"
     by = f"{abs(found.cycles - 1):.1%} {'slower' if found.cycles > 1 else 'faster'}"
     if found.leaves_doubt:
         yield f"in time × clock {by}, which is not beyond chance: {words}"
@@ -251,20 +246,6 @@ def _spent(found: HostBound) -> Iterator[str]:
 
 
 # --- other rules -----------------------------------------------------------------------------
-
-
-def _ranks(verdict: Verdict, found: RanksShare) -> Iterator[str]:
-    words = f"{found.ranks} ranks reach {found.here:.1%} of {found.ranks} times one rank's "
-    words += "throughput"
-    if found.baseline is not None:
-        words += f" ({found.baseline:.1%} in {_baseline(verdict)})"
-    yield words
-    if found.least is not None:
-        yield f"the least allowed is {found.least:.1%}"
-    if found.one_rank_moved:
-        lost = (verdict.ratio or 1.0) > 1
-        ranks = "these ranks became faster, one rank by more"
-        yield ranks if lost else "these ranks became no faster, one rank became slower"
 
 
 def _bounded(verdict: Verdict, found: Bounded) -> Iterator[str]:

@@ -373,16 +373,6 @@ def test_hardware_is_a_column_only_where_there_are_several():
     assert "| case | hardware |" not in as_markdown(nights.make_night([nights.make_entry()]))
 
 
-def test_efficiency_is_a_column_where_a_case_has_one():
-    entry = nights.make_entry()
-    efficient = Verdict(Status.OK, "efficiency", "8 ranks reach 91.0%", value=0.91)
-    verdicts = [*entry.record.verdicts, efficient]
-    several = replace(entry, record=replace(entry.record, verdicts=verdicts))
-    assert "| memory | efficiency |" in as_markdown(nights.make_night([several]))
-    assert "| 1024 MiB | 91.0% |" in as_markdown(nights.make_night([several]))
-    assert "efficiency" not in as_markdown(nights.make_night([entry]))
-
-
 def test_five_thousand_failures_fit_a_comment_and_a_summary():
     one = nights.regressed()
     many = [

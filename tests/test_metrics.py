@@ -152,11 +152,10 @@ def test_a_metric_that_raises_costs_itself_and_no_night(monkeypatch):
 @pytest.mark.parametrize(
     "broken",
     [
-        {"sides": lambda _metric, _evidence, _against: 1 / 0},
         {"rule": Rule.THRESHOLD, "bound": lambda _evidence: 1 / 0},
         {"rule": Rule.THRESHOLD, "allowance": lambda _processes: 1 / 0},
     ],
-    ids=["sides", "bound", "allowance"],
+    ids=["bound", "allowance"],
 )
 def test_a_metric_that_cannot_be_judged_is_skipped_alone(monkeypatch, broken):
     declared = Metric("theirs", "theirs", "s", lambda seen, _: 1.0, tolerance=0.1, **broken)
@@ -241,32 +240,6 @@ def test_no_clock_excuses_energy_though_it_excuses_latency():
     assert found["energy"].status is Status.REGRESSED
     assert found["latency"].ratio == pytest.approx(found["energy"].ratio)
     assert judge.overall(list(found.values())) is Status.REGRESSED
-
-
-# ---- clean nights -----------------------------------------------------------------------
-
-
-def asked(metric: Metric) -> Limits:
-    is_judged = metric.bound is not None or metric.tolerance_in(Limits()) is not None
-    return Limits() if is_judged else Limits(metrics={metric.name: 0.02})
-
-
-def process(metric: Metric, worker: str, value: float) -> ProcessSummary:
-    """Return a process of this value.
-
-    Its latency is steady, and unknown in the baseline where nobody asks: that saves its judgement.
-    """
-    name = "throughput" if metric.sides is not None else metric.name
-    is_now, needs_both = worker.startswith("now"), metric.sides is not None
-    latency = {"latency": 1.0} if is_now or needs_both else {}
-    return ProcessSummary(
-        values={**latency, name: value},
-        n=metric.iterations,
-        environment="e0e0e0e0",
-        time="t",
-        host_bound=metric.in_place_of_host,
-        worker=worker,
-    )
 
 
 # ---- what others bring ------------------------------------------------------------------

@@ -124,9 +124,9 @@ def test_a_run_that_failed_without_a_case_is_in_the_sentence() -> None:
 
 
 def test_only_what_regressed_says_by_how_much() -> None:
-    efficiency = Verdict(Status.ERROR, "efficiency", "x", ratio=3.0)
+    throughput = Verdict(Status.ERROR, "throughput", "x", ratio=3.0)
     memory = Verdict(Status.REGRESSED, "memory", "x", ratio=1.5)
-    broken = nights.make_entry(status=Status.ERROR, record={"verdicts": [efficiency]})
+    broken = nights.make_entry(status=Status.ERROR, record={"verdicts": [throughput]})
     larger = nights.make_entry(status=Status.REGRESSED, record={"verdicts": [memory]})
     assert "1 regressed by 8.0%," in nights.make_night([broken, nights.regressed()]).sentence
     assert " regressed by 50.0% in memory." in nights.make_night([larger]).sentence

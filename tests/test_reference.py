@@ -974,9 +974,9 @@ def test_device_time_is_asked_of_pairs_that_waited_for_their_host():
 
 
 def test_turns_answer_what_chance_judges_of_each_process():
-    metrics = ("latency", "memory", "efficiency", "no such metric")
+    metrics = ("latency", "memory", "no such metric")
     found = [turns.can_answer(Verdict(Status.OK, name, "")) for name in metrics]
-    assert found == [True, False, False, False]
+    assert found == [True, False, False]
 
 
 def test_pairs_borrow_the_spread_of_processes_of_one_run_on_one_device():

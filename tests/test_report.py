@@ -72,8 +72,6 @@ def test_a_row_has_what_is_known():
     assert row(failed) == {"case": CASE_ID, "status": "ERROR"}
     discarded = make_attempt(measurement=make_measurement(), accepted=False)
     assert row(make_record(attempts=[discarded])) == {"case": CASE_ID, "status": "not judged"}
-    ranks = make_verdict(metric="efficiency", value=0.9787)
-    assert row(make_record(verdicts=[make_verdict(), ranks]))["efficiency"] == "97.9%"
 
 
 def test_the_worst_stand_first_and_the_rest_as_measured():

@@ -5,16 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import statistics
-from dataclasses import replace
 
 import pytest
-from builders import UUID, make_baseline, make_case, make_process
+from builders import UUID
 from scipy.special import stdtrit
 
-from bench_lib import reasons
-from bench_lib.cases.axes import case_of, network_axes
-from bench_lib.model import Launch, Origin, RankSample, Status
+from bench_lib.model import RankSample
 from bench_lib.studies.laws import (
     Law,
     Share,
@@ -22,8 +18,6 @@ from bench_lib.studies.laws import (
     gustafson,
     speed_up,
 )
-from bench_lib.verdict.evidence import Evidence
-from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone, efficiencies, enough
 from bench_lib.verdict.stragglers import LAGGING, lagging, stragglers
 
 DEVICE = UUID.removeprefix("GPU-")
@@ -158,113 +152,6 @@ def test_a_speed_up_of_processes_has_welchs_interval():
 def test_a_speed_up_of_one_process_has_no_interval():
     assert speed_up([math.log(2.0)], [0.0, 0.1, -0.1]) == Share(pytest.approx(2.0))
     assert speed_up([0.0, 0.0], [0.0, 0.0]).interval == (1.0, 1.0)
-
-
-# ---- efficiency ---------------------------------------------------------------------------
-
-
-def case(**values):
-    return case_of(network_axes({"a": 32, "b": 32}), {"network": "a", "batch_size": 8, **values})
-
-
-def test_one_rank_of_the_same_is_found_for_weak_and_for_strong_scaling():
-    one = case()
-    others = [case(network="b"), case(batch_size=2), case(threads=1), case(cold=True), one]
-    assert alone(case(ranks=4), others) is one
-    assert alone(case(ranks=4, strong=True), others) is one
-    assert alone(case(ranks=4, threads=1), others) is others[2]
-    assert alone(case(ranks=4, cold=True), others) is others[3]
-
-
-def test_nothing_is_held_against_itself_or_another_number_of_ranks():
-    assert alone(case(), [case()]) is None
-    assert alone(case(ranks=4), [case(ranks=2), case(ranks=4, strong=True)]) is None
-    mine = make_case(id="mine", workload="my:own", launch=Launch(ranks=2))
-    assert alone(mine, [make_case(id="any", workload="my:own")]).id == "any"
-
-
-def rate_process(rate: float, worker: str = ""):
-    return make_process(log_throughput=math.log(rate), worker=worker)
-
-
-def test_efficiency_is_by_the_number_of_ranks():
-    found = efficiencies([rate_process(380, "r/1")], [rate_process(100, "r/a")], 4)
-    assert found == [(pytest.approx(0.95), Origin("r", DEVICE))]
-
-
-def test_launches_are_paired_with_one_ranks_processes_of_the_same_run():
-    several = [
-        rate_process(v, f"{run}/x{i}")
-        for i, (v, run) in enumerate([(180, "a"), (90, "b"), (190, "a"), (170, "a"), (50, "c")])
-    ]
-    one = [rate_process(100, "a/1"), rate_process(100, "a/2"), rate_process(50, "b/1")]
-    found = efficiencies(several, one, 2)
-    assert [value for value, _ in found] == pytest.approx([0.9, 0.9, 0.95])
-    assert [origin.run for _, origin in found] == ["a", "b", "a"]
-
-
-def test_processes_without_a_name_or_a_rate_do_no_harm():
-    found = efficiencies([rate_process(200)] * 2, [rate_process(100)] * 2, 2)
-    assert [value for value, _ in found] == pytest.approx([1.0, 1.0], abs=1e-12)
-    assert efficiencies([make_process()], [rate_process(1.0)], 2) == []
-    assert efficiencies([rate_process(1.0)], [make_process()], 2) == []
-
-
-def test_a_process_without_a_rate_costs_the_others_nothing():
-    several = [make_process(worker="r/0"), *(rate_process(200, f"r/{i}") for i in (1, 2, 3))]
-    one = [make_process(worker="r/a"), rate_process(100, "r/b"), rate_process(50, "r/b")]
-    assert [value for value, _ in efficiencies(several, one, 2)] == pytest.approx([1.0, 2.0])
-
-
-def test_ranks_are_held_against_what_one_does_under_sustained_work():
-    one = rate_process(100, "r/a")
-    one = replace(one, values={**one.values, "latency": 0.008, "sustained": 0.01})
-    ((found, _),) = efficiencies([rate_process(320, "r/1")], [one], 4)
-    assert found == pytest.approx(1.0)
-
-
-def test_efficiencies_of_earlier_runs_are_known_by_the_one_ranks_run_and_device():
-    baseline = make_baseline(processes=[rate_process(180, "then/1")])
-    single = make_baseline(processes=[rate_process(100, "then/a")])
-    nights = [rate_process(190, "night/1"), rate_process(190)]
-    ones = [rate_process(100, "night/a"), rate_process(100)]
-    one = Evidence([rate_process(100, "now/a"), rate_process(100)], single, rolling=ones)
-    ranks = [rate_process(200, "now/1"), rate_process(200)]
-    several = Evidence(ranks, baseline, rolling=nights, ranks=2, alone=one)
-    sides = EFFICIENCY.sides(EFFICIENCY, several, "pinned")
-    assert [origin for _, origin in sides.candidate] == [Origin("now", "0123"), Origin("", "0123")]
-    assert sides.baseline == [(pytest.approx(0.9), Origin("then", "0123"))]
-    assert sides.history == [
-        {Origin("then", "0123"): [pytest.approx(0.9)]},
-        {Origin("night", "0123"): [pytest.approx(0.95)]},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("values", "limit", "status"),
-    [
-        ([0.8], None, Status.OK),
-        ([0.8], 0.9, Status.SUSPECT),
-        ([0.9], 0.9, Status.OK),
-        ([0.8, 0.85], 0.9, Status.REGRESSED),
-        ([0.7, 0.9], 0.9, Status.SUSPECT),
-        ([0.7, 0.8, 0.95], 0.9, Status.REGRESSED),
-        ([0.8, 0.95, 0.95], 0.9, Status.OK),
-    ],
-)
-def test_more_than_half_of_several_launches_have_to_be_below_the_least_allowed(
-    values, limit, status
-):
-    (found,) = enough(values, 4, limit)
-    assert (found.status, found.metric, found.tolerance) == (status, "efficiency", limit)
-    middle = statistics.median(values)
-    assert found.value == middle
-    words = f"4 ranks reach {middle:.1%} of 4 times one rank's throughput"
-    assert reasons.of(found) == words + ("" if limit is None else "; the least allowed is 90.0%")
-
-
-def test_no_launch_is_nothing_to_tell_of():
-    assert enough([], 4, 0.9) == []
 
 
 # ---- ranks that lag behind ----------------------------------------------------------------

@@ -108,6 +108,12 @@ JSON_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string
 SINCE_0_1_0 = {
     ("history-line", ".database", "no string"),  # MIOpen's database is no longer filled
     ("history-line", ".exit_status", "null"),  # of a run that was stopped before it knew
+    *(
+        (document, f".case.limits.{limit}", kind)
+        for document in ("history-line", "kernels-file")
+        for limit in ("efficiency",)
+        for kind in ("no null", "no number")
+    ),
 }
 """What a field may hold, or no longer holds, that it did in version 0.1.0."""
 GONE = {

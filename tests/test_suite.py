@@ -799,60 +799,6 @@ def accept_ranks(tmp_path) -> None:
     baselines.write(file, changes, DEVICE, {"e0e0e0e0": make_environment()})
 
 
-def efficiency_of(record):
-    return [v for v in record.verdicts if v.metric == "efficiency"]
-
-
-def test_ranks_are_judged_by_their_efficiency_where_one_rank_was_measured(
-    tmp_path, suite, launched
-):
-    accept_ranks(tmp_path)
-    run = suite(planned=6)
-    for process in range(6):
-        launched(run, 1, 0.01, process=process)
-        launched(run, 2, 0.011, process=process)
-    one, two = run.judge()
-    assert one.status is Status.OK
-    assert efficiency_of(one) == []
-    assert two.status is Status.REGRESSED
-    (found,) = efficiency_of(two)
-    assert found.status is Status.REGRESSED
-    assert found.value == pytest.approx(1 / 1.1)
-    assert found.baseline == pytest.approx(1.0)
-
-
-def test_without_one_rank_in_the_run_efficiency_is_not_judged(tmp_path, suite, launched):
-    accept_ranks(tmp_path)
-    run = suite()
-    launched(run, 2, 0.01)
-    (record,) = run.judge()
-    assert record.status is Status.OK
-    assert efficiency_of(record) == []
-
-
-def test_one_rank_that_failed_is_none(tmp_path, suite, launched, outcome_of):
-    accept_ranks(tmp_path)
-    for wrong in (ABORT, [0.0] * 20):
-        run = suite()
-        run.note(outcome_of("net", wrong), None)
-        launched(run, 2, 0.01)
-        one, two = run.judge()
-        assert one.status is Status.ERROR
-        assert efficiency_of(two) == []
-
-
-def test_where_efficiency_is_in_doubt_one_rank_is_measured_again_too(tmp_path, suite, launched):
-    accept_ranks(tmp_path)
-    run = suite(planned=6)
-    launched(run, 1, 0.01)
-    launched(run, 2, 0.011)
-    assert [record.case.id for record in run.suspicious()] == ["net", "net-x2"]
-    run = suite(planned=6)
-    launched(run, 1, 0.01)
-    launched(run, 2, 0.01)
-    assert run.suspicious() == []
-
-
 def test_slower_ranks_name_the_one_that_lags(tmp_path, suite, launched):
     accept_ranks(tmp_path)
     run = suite(planned=6)
@@ -905,27 +851,4 @@ def test_cases_of_many_ranks_are_accepted_and_judged_by_the_next_run(
     assert [record.status for record in measured(0.0102).judge()] == [Status.OK] * 2
     one, slower = measured(0.0112, slow_rank=1.1).judge()
     assert (one.status, slower.status) == (Status.OK, Status.REGRESSED)
-    assert {v.status for v in efficiency_of(slower)} == {Status.REGRESSED}
     assert any(f"rank {ranks - 1} takes 10.0% longer" in v.reason for v in slower.verdicts)
-
-
-@pytest.mark.parametrize(
-    ("launches", "status", "again"),
-    [
-        ([0.02], Status.SUSPECT, ["net", "net-x2"]),
-        ([0.02, 0.01], Status.SUSPECT, ["net", "net-x2"]),
-        ([0.02, 0.01, 0.01], Status.OK, []),
-        ([0.02, 0.02], Status.REGRESSED, ["net", "net-x2"]),
-        ([0.01], Status.OK, []),
-    ],
-)
-def test_one_launch_below_the_least_efficiency_decides_nothing(
-    suite, launched, launches, status, again
-):
-    run = suite(planned=6)
-    for process, seconds in enumerate(launches):
-        launched(run, 1, 0.01, process=process)
-        launched(run, 2, seconds, process=process, limits=Limits(efficiency=0.9))
-    assert [record.case.id for record in run.suspicious()] == again
-    (found,) = efficiency_of(run.judge()[1])
-    assert found.status is status

@@ -305,8 +305,6 @@ class _Reader:
                 raise self.wrong(where, f"{key} is {value!r}; it has to be {rule}")
         if values.get("spread", 0) > Limits().spread:
             raise self.wrong(where, f"spread is {values['spread']}; at most {Limits().spread}")
-        if isinstance(defaults, Limits) and values.get("efficiency", 0) > 1:
-            raise self.wrong(where, f"efficiency is {values['efficiency']}; it is a share, up to 1")
         if isinstance(defaults, Limits):
             own = {field.name for field in fields(defaults)}
             asked = {name: float(value) for name, value in values.items() if name not in own}

@@ -209,7 +209,7 @@ def _first(processes: Mapping[str, SampledProcess]) -> SampledProcess:
 
 
 def _contrast(case: CaseSamples) -> Contrast:
-    from bench_lib.verdict.metrics.metric import by_origin
+    from bench_lib.verdict.judge import by_origin
     from bench_lib.verdict.statistics.change import Contrast
 
     sign = -1 if case.metric.more_is_better else 1

@@ -34,7 +34,6 @@ from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.runs import Runs
 from bench_lib.verdict import choices, families, judge, metrics, turns
 from bench_lib.verdict.evidence import PINNED, REFERENCE, Evidence, Turns
-from bench_lib.verdict.metrics.efficiency import EFFICIENCY, alone
 from bench_lib.verdict.severity import FAILING, PASSING, worst
 from bench_lib.verdict.stragglers import lagging
 
@@ -133,23 +132,14 @@ class Suite:
         return kept if attempt.measurement else attempt
 
     def suspicious(self) -> list[Record]:
-        """Return the records whose answer fresh processes could change.
+        """Return the records whose answer fresh processes could change."""
+        return [record for record in self.judged() if self._is_suspicious(record)]
 
-        If it is the efficiency of several ranks, one rank's are too.
-        """
-        chosen: dict[str, Record] = {}
-        judged = {record.case.id: record for record in self.judged()}
-        for case_id, record in judged.items():
-            evidence = self._evidenced.get(case_id)
-            if judge.is_suspicious(record.verdicts) or (
-                evidence is not None and turns.want_more(record.verdicts, evidence)
-            ):
-                chosen[case_id] = record
-            of_ranks = [v for v in record.verdicts if metrics.of(v.metric) is EFFICIENCY]
-            one = self._alone(record) if judge.is_suspicious(of_ranks) else None
-            if one is not None:
-                chosen[one.case.id] = judged[one.case.id]
-        return [record for case_id, record in judged.items() if case_id in chosen]
+    def _is_suspicious(self, record: Record) -> bool:
+        evidence = self._evidenced.get(record.case.id)
+        return judge.is_suspicious(record.verdicts) or (
+            evidence is not None and turns.want_more(record.verdicts, evidence)
+        )
 
     def chose_otherwise(self, record: Record) -> bool:
         """Whether a case's compiler made other autotuning choices than what it is held against."""
@@ -394,7 +384,6 @@ class Suite:
                 is_measured=backends.of(outcome.hardware).is_measured,
             ),
             case.launch.ranks,
-            self._evidence_alone(record),
             self._turns(record, outcome),
             _tunings(record),
         )
@@ -468,20 +457,6 @@ class Suite:
         if not other:
             return ""
         return f"note: the reference is not what the baseline was accepted in: {'; '.join(other)}"
-
-    def _evidence_alone(self, record: Record) -> Evidence | None:
-        """Return the evidence on its twin with one rank, measured in this run; None if nothing."""
-        one = self._alone(record)
-        if one is None or self._unmeasured(one) is not None:
-            return None
-        try:
-            return self._evidence(one, self._outcomes[one.case.id])
-        except ValueError:  # which its own verdict says
-            return None
-
-    def _alone(self, record: Record) -> Record | None:
-        one = alone(record.case, self._cases_on(self.hardware_of(record).key))
-        return None if one is None else self.records[one.id]
 
     def _cases_on(self, key: str) -> list[Case]:
         """Return the cases that were measured on hardware of a key."""

@@ -17,8 +17,7 @@ from bench_lib.storage.baselines import in_force
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge, turns
 from bench_lib.verdict.evidence import REFERENCE
-from bench_lib.verdict.metrics import find, of
-from bench_lib.verdict.metrics.efficiency import EFFICIENCY
+from bench_lib.verdict.metrics import find
 from bench_lib.verdict.metrics.metric import Rule
 from bench_lib.verdict.severity import rank
 from bench_lib.verdict.statistics import iterations
@@ -57,11 +56,6 @@ def figures(record: Record) -> CaseFigures | None:
 
 def _of(name: str) -> Callable[[Record], Any]:
     return lambda record: getattr(figures(record), name, None)
-
-
-def _efficiency(record: Record) -> float | None:
-    shares = (v.value for v in record.verdicts if of(v.metric) is EFFICIENCY and v.value)
-    return next(shares, None)
 
 
 def _item(record: Record) -> str:
@@ -113,7 +107,6 @@ COLUMNS: list[Column[Record]] = [
     Column("items_per_s", _of("rate"), _item, "rate"),
     Column("spread", _of("spread"), SHARE),
     Column("memory_bytes", _of("peak_memory_bytes"), "B", "memory"),
-    Column("efficiency", _efficiency, SHARE),
 ]
 """A case in the terminal, in Markdown and on the page."""
 

@@ -392,7 +392,7 @@ def _is_alike(metric: Metric, processes: Sequence[ProcessSummary]) -> bool:
 def _is_of_most(metric: Metric) -> bool:
     """Whether most processes decide a metric, and not the best or the worst of them."""
     if metric.rule is Rule.CHANCE:
-        return metric.sides is None
+        return True
     return metric.rule is Rule.THRESHOLD and metric.counts is Counts.MOST and metric.bound is None
 
 

@@ -1,7 +1,7 @@
 """The evidence on a case when its suite is judged, and whether it can be judged at all.
 
-Like is compared with like: a device with itself if there is enough data on it, several ranks with
-one rank of the same run.  No files, no clocks, no torch.
+Like is compared with like: a device with itself if there is enough data on it.  No files, no
+clocks, no torch.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ class Evidence:
     family: str = ""
     """The name of the cases that vary alike from run to run and from device to device."""
     ranks: int = 1
-    alone: Evidence | None = None
-    """The same with one rank, measured in the same run; None if it was not measured."""
     turns: Turns | None = None
     """None if no accepted environment was named."""
     tunings: int = 0

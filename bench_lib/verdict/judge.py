@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,7 +21,6 @@ from bench_lib.findings import (
     InTurns,
     OtherState,
     Overruled,
-    RanksShare,
     TooFewIterations,
     Unaccepted,
 )
@@ -41,8 +41,7 @@ from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, PINNED, REFERENCE, Evidence
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
-from bench_lib.verdict.metrics.efficiency import EFFICIENCY, efficiencies, enough
-from bench_lib.verdict.metrics.metric import Metric, Rule, Sides, by_origin
+from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.severity import NOT_COMPARED, worst
 from bench_lib.verdict.statistics.change import AGREEING, Comparison, Contrast
 from bench_lib.verdict.statistics.change import compare as compare_suite
@@ -75,12 +74,10 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         answers = [v for v in found[case_id] if v.against == REFERENCE]
         others = [v for v in found[case_id] if v.against != REFERENCE]
         if case_id in judged:
-            timed = sharper(_as_a_whole(_less_the_clock(others, evidence)))
-            others = _weighed(timed, evidence)
+            others = _weighed(sharper(_less_the_clock(others, evidence)), evidence)
         whole = turns.decided(others, answers, evidence)
         found[case_id] = choices.weighed(sharper(whole), evidence)
         found[case_id] += _beside_the_reference(evidence)
-        found[case_id] += _efficient_enough(evidence, found[case_id])
         if evidence.turns is not None and evidence.turns.decides_alone:
             found[case_id] = _by_the_reference_alone(found[case_id], evidence.turns.reference)
         found[case_id] = exact.named(found[case_id], evidence)
@@ -158,18 +155,25 @@ def _answers(
 
 
 def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) -> Question | None:
-    """Return the question about a metric that is judged by chance; None if a side lacks it."""
-    compared = metric.sides or _by_process
-    sides = compared(metric, evidence, against)
-    if sides is None:
+    """Return the question about a metric that is judged by chance; None if a side lacks it.
+
+    Processes of one state are compared, on the same device if possible.
+    """
+    candidate = evidence.candidate
+    if not metric.known(candidate):  # as for most metrics of most cases
         return None
-    sign = -1.0 if metric.more_is_better else 1.0
-    new, old = (
-        [(sign * math.log(value), origin) for value, origin in side if value > 0]
-        for side in (sides.candidate, sides.baseline)
-    )
+    if metric.in_place_of_host and not any(p.host_bound for p in candidate):
+        return None
+    if metric.lacks_iterations(*candidate, *evidence.references[against]):
+        return None
+    try:
+        state = metric.common_state(candidate, evidence.references[PINNED])
+    except ValueError:
+        return None
+    new, old = (_placed(metric, side, state) for side in (candidate, evidence.like(against)))
     if not new or not old:
         return None
+    clock = evidence.clocks[against] if metric is LEADING else None
     return Question(
         case_id,
         metric,
@@ -180,55 +184,33 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
             evidence.planned,
             candidate_origins=[origin for _, origin in new],
             baseline_origins=[origin for _, origin in old],
-            history=[
-                {
-                    origin: [sign * math.log(value) for value in values]
-                    for origin, values in era.items()
-                }
-                for era in sides.history
-            ],
+            history=[by_origin(_placed(metric, era, state)) for era in evidence.earlier()],
             family=evidence.family,
         ),
         metric.tolerance_in(evidence.limits) or 0.0,
-        sides.allowance,
-        metric.sides is None and evidence.is_new_device(against),
-        metric is LEADING and sides.state == IN_BURSTS,
-        sides.findings,
-    )
-
-
-def _by_process(metric: Metric, evidence: Evidence, against: str) -> Sides | None:
-    """Compare a metric's value of each process, of one state, on the same device if possible."""
-    candidate = evidence.candidate
-    if not metric.known(candidate):  # as for most metrics of most cases
-        return None
-    old = evidence.like(against)
-    if metric.in_place_of_host and not any(p.host_bound for p in candidate):
-        return None
-    if metric.lacks_iterations(*candidate, *evidence.references[against]):
-        return None
-    try:
-        state = metric.common_state(candidate, evidence.references[PINNED])
-    except ValueError:
-        return None
-    new, before = (_placed(metric, side, state) for side in (candidate, old))
-    if not new or not before:
-        return None
-    clock = evidence.clocks[against] if metric is LEADING else None
-    return Sides(
-        new,
-        before,
         BETWEEN_HOST_STATES if metric.host_sets and evidence.waits_as_before else 0.0,
-        state,
+        evidence.is_new_device(against),
+        metric is LEADING and state == IN_BURSTS,
         [] if clock is None else [clock],
-        [by_origin(_placed(metric, era, state)) for era in evidence.earlier()],
     )
 
 
 def _placed(
     metric: Metric, processes: Sequence[ProcessSummary], state: str | None
 ) -> list[tuple[float, Origin]]:
-    return [(p.values[metric.name], p.origin) for p in metric.known(processes, state)]
+    """Return the logarithms of the processes' values, more being worse, and where each ran."""
+    sign = -1.0 if metric.more_is_better else 1.0
+    known = metric.known(processes, state)
+    return [(sign * math.log(process.values[metric.name]), process.origin) for process in known]
+
+
+def by_origin(values: Sequence[tuple[float, Origin]]) -> dict[Origin, list[float]]:
+    """Return values by where their processes ran, without those of unknown runs."""
+    found: dict[Origin, list[float]] = defaultdict(list)
+    for value, origin in values:
+        if origin.run:
+            found[origin] += [value]
+    return found
 
 
 def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
@@ -358,78 +340,26 @@ def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits
     return replace(limits, spread=min(limits.spread, max(TRUST, 4 * seen)))
 
 
-def _as_a_whole(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Take efficiency together with the ranks' own time.
-
-    Ranks that became faster regressed in nothing, though one alone gained more; and that one
-    alone became slower is no gain of theirs.
-    """
-    times = {v.against: v for v in verdicts if v.metric == LEADING.name}
-    return [
-        _beside_its_time(v, times[v.against]) if v.metric == EFFICIENCY.name else v
-        for v in verdicts
-    ]
-
-
-def _beside_its_time(verdict: Verdict, time: Verdict) -> Verdict:
-    are_faster = _looks_faster(time)
-    is_theirs = (
-        verdict.status is not Status.IMPROVED if are_faster else (verdict.status is Status.IMPROVED)
-    )
-    if verdict.status not in (*_SLOWER, Status.IMPROVED) or not is_theirs:
-        return verdict
-    found = [
-        replace(each, one_rank_moved=True) if isinstance(each, RanksShare) else each
-        for each in verdict.findings
-    ]
-    return replace(verdict, status=Status.OK, findings=found)
-
-
-def _efficient_enough(evidence: Evidence, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Compare efficiency with the case's own limit, which needs no baseline.
-
-    Without a limit it is reported anyway, unless it was compared with the baseline.
-    """
-    told = any(of(verdict.metric) is EFFICIENCY for verdict in verdicts)
-    if evidence.alone is None or (told and evidence.limits.efficiency is None):
-        return []
-    found = efficiencies(evidence.candidate, evidence.alone.candidate, evidence.ranks)
-    return enough([value for value, _ in found], evidence.ranks, evidence.limits.efficiency)
-
-
 def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
     """Take back what the clock explains: a gap that vanishes in time × clock is the clock's.
 
     If the device waited for the host, its clock explains nothing.
     """
-    if evidence.any_clock:
+    if evidence.any_clock or evidence.waits():
         return list(verdicts)
-    own = {} if evidence.waits() else evidence.clocks
-    is_held = evidence.alone is not None and not evidence.alone.waits()
-    one = evidence.alone.clocks if evidence.alone is not None and is_held else {}
-    alone = evidence.alone.candidate if evidence.alone is not None else ()
-    in_bursts = any(process.in_bursts for process in alone)  # at a clock that no rank has
     return [
-        _in_cycles(
-            verdict,
-            own.get(verdict.against),
-            one.get(verdict.against) if of(verdict.metric) is EFFICIENCY else None,
-        )
-        if of(verdict.metric).clock_excuses and not (in_bursts and of(verdict.metric) is EFFICIENCY)
+        _in_cycles(verdict, clock)
+        if of(verdict.metric).clock_excuses and (clock := evidence.clocks.get(verdict.against))
         else verdict
         for verdict in verdicts
     ]
 
 
-def _in_cycles(verdict: Verdict, clock: ClockChange | None, one: ClockChange | None) -> Verdict:
-    """Judge a timing's gap again in cycles of the device's clock.
-
-    For an efficiency, the clock of ``one`` rank's launch counts against that: what both lost is not
-    in their ratio.
-    """
-    if clock is None or verdict.ratio is None:
+def _in_cycles(verdict: Verdict, clock: ClockChange) -> Verdict:
+    """Judge a timing's gap again in cycles of the device's clock."""
+    if verdict.ratio is None:
         return verdict
-    factor = (1 + clock.change) / (1 + one.change if one is not None else 1.0)
+    factor = 1 + clock.change
     if abs(math.log(factor)) < validity.CLOCK_SLACK and _is_beside_family(verdict):
         return verdict  # its family has that clock on this device, too
     bound, cycles = _bound(verdict), factor * verdict.ratio
@@ -442,11 +372,9 @@ def _in_cycles(verdict: Verdict, clock: ClockChange | None, one: ClockChange | N
         status = Status.SUSPECT
     if status is verdict.status:
         return verdict
-    of_one = None if one is None else (one.here_mhz, one.baseline_mhz)
-    in_doubt = status is Status.SUSPECT
-    told = replace(clock, cycles=cycles, leaves_doubt=in_doubt, one_mhz=of_one)
+    found = replace(clock, cycles=cycles, leaves_doubt=status is Status.SUSPECT)
     others = [each for each in verdict.findings if not isinstance(each, ClockChange)]
-    return replace(verdict, status=status, findings=[told, *others])
+    return replace(verdict, status=status, findings=[found, *others])
 
 
 def _is_beside_family(verdict: Verdict) -> bool:
@@ -509,8 +437,7 @@ def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
     metric = of(verdict.metric)
     if not metric.host_sets or verdict.status not in (Status.REGRESSED, Status.SUSPECT):
         return verdict
-    # An efficiency's bound has it already, whichever of its launches waited.
-    most = _bound(verdict) + (0.0 if metric is EFFICIENCY else BETWEEN_HOST_STATES)
+    most = _bound(verdict) + BETWEEN_HOST_STATES
     status = Status.NOISY
     if metric.rule is Rule.CHANCE and verdict.ratio is not None and verdict.ratio > most:
         is_certain = verdict.interval is not None and verdict.interval[0] > most

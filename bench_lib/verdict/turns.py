@@ -39,17 +39,13 @@ def is_answer(verdict: Verdict) -> bool:
 def can_answer(verdict: Verdict) -> bool:
     """Whether pairs with the reference would tell something of a verdict's metric."""
     metric = find(verdict.metric)
-    return metric is not None and _is_asked(metric)
-
-
-def _is_asked(metric: Metric) -> bool:
-    return metric.rule is Rule.CHANCE and metric.sides is None
+    return metric is not None and metric.rule is Rule.CHANCE
 
 
 def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | None:
     """Return the question about the pairs; None if no pair has the metric on both sides."""
     turns = evidence.turns
-    if turns is None or turns.without or not _is_asked(metric):
+    if turns is None or turns.without or metric.rule is not Rule.CHANCE:
         return None
     sign = -1.0 if metric.more_is_better else 1.0
     pairs = [(sign * math.log(new), sign * math.log(old)) for new, old in _values(metric, turns)]

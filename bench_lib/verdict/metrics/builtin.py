@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from bench_lib.model import Measurement, Numerics, Telemetry
-from bench_lib.verdict.metrics.efficiency import EFFICIENCY
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
 from bench_lib.verdict.statistics.iterations import TRUST, percentile, spread
 
@@ -152,7 +151,6 @@ METRICS = (
         better="faster",
         digits=7,
     ),
-    EFFICIENCY,
     Metric(
         *("stability", "spread of a process's iterations", ""),
         lambda seen, _: spread(seen.iteration_s),

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from bench_lib.formats import amount
-from bench_lib.model import Finding, Limits, Measurement, Origin, ProcessSummary, Telemetry
+from bench_lib.model import Limits, Measurement, ProcessSummary, Telemetry
 from bench_lib.verdict.evidence import Evidence
 
 
@@ -37,21 +36,6 @@ class Counts(enum.Enum):
     """The least, of times that other programs can only prolong."""
     WORST = "worst"
     """The greatest, of errors that one process is enough to show."""
-
-
-@dataclass(frozen=True)
-class Sides:
-    """One metric's values, in its unit, each with where its process ran."""
-
-    candidate: Sequence[tuple[float, Origin]]
-    baseline: Sequence[tuple[float, Origin]]
-    allowance: float = 0.0
-    """The fraction that is tolerated on top."""
-    state: str | None = None
-    """The one that both were measured in."""
-    findings: Sequence[Finding] = ()
-    history: Sequence[Mapping[Origin, Sequence[float]]] = ()
-    """Values of the accepted runs and of the nights, each in the order of time."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +90,6 @@ class Metric:
     worse: str = "more"
     better: str = "less"
     """How a change is put into words: ``slower``, ``less efficient``."""
-    sides: Callable[[Metric, Evidence, str], Sides | None] | None = None
-    """Compare something other than each process's value; None if there is nothing."""
     digits: int = 4
     """Significant digits that are kept in a baseline."""
 
@@ -180,15 +162,6 @@ class Metric:
     def in_words(self, value: float) -> str:
         """Return a value with its unit: ``6.972 ms``, ``812.3 MiB``, ``3.1%``."""
         return amount(value, self.unit)
-
-
-def by_origin(values: Iterable[tuple[float, Origin]]) -> dict[Origin, list[float]]:
-    """Return values of any unit by where their processes ran, without those of unknown runs."""
-    found: dict[Origin, list[float]] = defaultdict(list)
-    for value, origin in values:
-        if origin.run:
-            found[origin] += [value]
-    return found
 
 
 _LIMITS = {each.name for each in fields(Limits)} - {"metrics"}
