@@ -768,8 +768,6 @@ class SlowDown:
     """Id of the first slower night's run."""
     cases: list[str]
     """Their ids, those that slowed down most first."""
-    shared: str
-    """The trait that the cases share, as ``precision fp16``; empty if they slowed one by one."""
     ratio: float
     """New level over old one, in the mean of the cases."""
     interval: tuple[float, float]
@@ -778,8 +776,6 @@ class SlowDown:
     """How many nights of the new level showed it."""
     told_by: str
     """The run that told it first."""
-    beside: list[str] = field(default_factory=list)
-    """Cases that share that and became REGRESSED since then; their cause is known already."""
     changes: list[str] = field(default_factory=list)
     """Changes in the environment with the first slower night, in words."""
 

@@ -43,20 +43,17 @@ PINNED, PLANNED = 5, 6
 HISTORY = 60
 """Nights after one acceptance."""
 PLANTED = 5
-SHARED = "0.3% in a family"
 EFFECTS = (0.01, 0.02, 0.03, 0.05)
 PLANT_EVERY = 10
 """On the first night and on each tenth, slow-downs are planted."""
-LASTING = {"1% in a case": (0.01, 15), "2% in a case": (0.02, 15), SHARED: (0.003, 0)}
-"""Slow-downs that last: how large, and in how many cases; 0 for all of a family."""
+LASTING = {"1% in a case": (0.01, 15), "2% in a case": (0.02, 15)}
+"""Slow-downs that last: how large, and in how many cases."""
 LASTING_FROM = (20, 40)
 """Nights on which they begin."""
 FOLLOWED = 10
 """So many slower nights are looked at."""
 SUSPICIOUS = 0.015
 """A case that is slower by more, of logarithms, is measured again."""
-TRAITS = {"precision": 4, "mode": 4, "task": 2, "kernel": 6}
-"""What else cases share besides their family: how many of each, drawn at random."""
 MOST_FALSE = 0.02
 LEAST_FOUND = 0.9
 """Of 2%, on the first night of a world without effects."""
@@ -136,7 +133,6 @@ WORLDS = (
 LASTING_WITHIN = {
     "1% in a case": (3, {NOTHING.name, "case 0.2%", "case 0.3%", "family 0.1%", "family 0.3%"}),
     "2% in a case": (5, {NOTHING.name, "case 0.5%", "family 0.5%"}),
-    SHARED: (3, {NOTHING.name, "family 0.1%"}),
 }
 """In so many nights, in the median, of those worlds."""
 
@@ -195,11 +191,6 @@ class Pool:
         )
         self.kinds = rng.uniform(*(world.kinds or (0.0, 0.0)), CASES)
         self.uneven = np.exp(rng.normal(size=CASES)) if world.uneven else np.ones(CASES)
-        self.traits = [["every case", f"family {n * FAMILIES // CASES}"] for n in range(CASES)]
-        for trait, kinds in TRAITS.items():
-            drawn = np.random.default_rng(kinds).integers(kinds, size=CASES)
-            for case, kind in enumerate(drawn):
-                self.traits[case].append(f"{trait} {kind}")
 
     def run(self, name: str, night: int) -> Run:
         """Begin a run: everything that its processes share is drawn."""
@@ -337,16 +328,13 @@ class _Together:
         for one in found:
             for case in map(int, one.cases):
                 self.told_since[case] = one.since
-        return sum(not one.beside for one in found)
+        return len(found)
 
     def plant(self, begin: int) -> None:
         """Look at the nights as they would have been with slow-downs since one of them."""
         rng = np.random.default_rng(begin)
         for name, (effect, cases) in LASTING.items():
-            family = int(rng.integers(FAMILIES))
-            size = CASES // FAMILIES
-            own = list(range(family * size, (family + 1) * size))
-            chosen = rng.choice(CASES, cases, replace=False).tolist() if cases else own
+            chosen = rng.choice(CASES, cases, replace=False).tolist()
             slower = [
                 [
                     over.CaseRun(
@@ -377,7 +365,7 @@ class _Together:
 
     def _asked(self, runs: Sequence[Sequence[over.CaseRun]]) -> over.OverNights:
         cases = {
-            str(case): over.CaseNights(each, self.pool.traits[case], self.told_since[case])
+            str(case): over.CaseNights(each, self.told_since[case])
             for case, each in enumerate(runs)
         }
         return over.over_nights(cases, "tonight")

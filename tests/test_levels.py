@@ -9,13 +9,14 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import t
 
+from bench_lib.verdict.statistics.change import Estimate
 from bench_lib.verdict.statistics.levels import (
     DEVICES,
     DRIFT,
     LEAST_SD,
+    NOTHING_KNOWN,
     PRIOR_CHANGE,
     History,
-    NightSpread,
     Series,
     changes,
     correlation_of,
@@ -38,8 +39,8 @@ def history_of(values, devices) -> History:
     return History.of(np.asarray(values), devices)
 
 
-def series_of(history: History, spread: NightSpread | None = None, numbers=None):
-    return Series(history, numbers or range(len(history.values)), spread or NightSpread())
+def series_of(history: History, spread: Estimate | None = None, numbers=None):
+    return Series(history, numbers or range(len(history.values)), spread or NOTHING_KNOWN)
 
 
 def correlated(rho: float, count: int, nights: int, seed: int = 7):
@@ -96,7 +97,7 @@ def expected(series: Series, devices, sign: float, rho: float = 0.0, drift: bool
 @pytest.mark.parametrize(
     "devices", [ONE, TURNS, NEW, THREE], ids=["one", "in turns", "a new one", "three"]
 )
-@pytest.mark.parametrize("spread", [NightSpread(), NightSpread(2e-6, 5.0)], ids=["own", "others'"])
+@pytest.mark.parametrize("spread", [NOTHING_KNOWN, Estimate(2e-6, 5.0)], ids=["own", "others'"])
 @pytest.mark.parametrize(("at", "rho"), [(2, 0.0), (7, 0.0), (7, 0.6)])
 def test_a_rise_and_a_fall_are_weighed_as_by_generalized_least_squares(devices, spread, at, rho):
     history = history_of(nights(1, at=at) + [0.01 * (each == "b") for each in devices], devices)
@@ -161,7 +162,7 @@ def test_equal_nights_have_an_error_of_what_nights_never_agree_better_than():
 def test_a_fall_that_is_beyond_all_doubt_is_no_rise():
     values = nights(5, sd=0.0001, rise=-0.5, count=200, at=100)
     whole = History(values, np.zeros((200, 0)), values, 1e-8)
-    risen, fallen = series_of(whole, NightSpread(1e-8, 1e4)).rise_and_fall()
+    risen, fallen = series_of(whole, Estimate(1e-8, 1e4)).rise_and_fall()
     assert fallen.evidence > 700
     assert fallen.size == pytest.approx(0.5, abs=1e-3)
     assert risen.size < 0.01

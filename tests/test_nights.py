@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench_lib.model import Case, Choice, Draw, Kernel, KernelTable, ProcessSummary, SlowDown
+from bench_lib.model import Choice, Draw, ProcessSummary, SlowDown
 from bench_lib.verdict import nights
-from bench_lib.verdict.families import EVERY_CASE, traits_of
-from bench_lib.verdict.nights import CaseNights, CaseRun, is_alarm, over_nights, times
+from bench_lib.verdict.nights import CaseNights, CaseRun, over_nights, times
 from bench_lib.verdict.statistics.change import (
     t_quantile,
 )
@@ -38,14 +37,12 @@ class Suite:
     def __init__(self, cases: int = 10, nights: int = 20, *, sd: float = 0.002, seed: int = 1):
         self.rng = random.Random(seed)
         self.runs: dict[str, list[CaseRun]] = {}
-        self.traits: dict[str, list[str]] = {}
         self.told: dict[str, str] = {}
         self.nights = nights
         for number in range(cases):
             case_id = f"case-{number:02d}"
             accepted = [process(0.01, f"accepted/{i}") for i in range(5)]
             self.runs[case_id] = [CaseRun("accepted", date(-1), accepted)]
-            self.traits[case_id] = [EVERY_CASE, "precision " + ("fp16" if number % 2 else "fp32")]
             for night in range(nights):
                 self.add(case_id, night, 0.01 * math.exp(self.rng.gauss(0, sd)))
 
@@ -78,7 +75,7 @@ class Suite:
 
     def cut(self, nights: int) -> Suite:
         earlier = Suite(0, nights)
-        earlier.traits, earlier.told = self.traits, self.told
+        earlier.told = self.told
         last = date(nights - 1)
         earlier.runs = {
             case_id: [
@@ -92,7 +89,7 @@ class Suite:
 
     def asked(self):
         cases = {
-            case_id: CaseNights(runs, self.traits[case_id], self.told.get(case_id, ""))
+            case_id: CaseNights(runs, self.told.get(case_id, ""))
             for case_id, runs in self.runs.items()
         }
         return over_nights(cases, TONIGHT)
@@ -110,7 +107,7 @@ class Suite:
 def test_one_percent_is_found_on_the_third_night_where_nights_differ_by_two_thousandths():
     suite = Suite(nights=30).slow(["case-03"], 25, 0.01)
     (found,) = suite.asked().new
-    assert (found.cases, found.shared, found.since) == (["case-03"], "", date(25))
+    assert (found.cases, found.since) == (["case-03"], date(25))
     assert found.run == "night-25"
     assert found.interval[0] < 1.01 < found.interval[1]
     assert found.ratio == pytest.approx(1.01, abs=0.0025)
@@ -264,58 +261,11 @@ def test_what_is_regressed_is_told_by_that():
     assert not suite.asked().new
 
 
-def test_others_of_the_same_cause_are_told_beside_what_is_regressed():
-    suite = Suite(nights=30, cases=20)
-    halves = [case_id for case_id in suite.ids if "precision fp16" in suite.traits[case_id]]
-    suite.slow(halves, 24, 0.01)
-    runs = suite.runs[halves[0]]
-    runs[25] = replace(runs[25], regressed=True)
-    (found,) = suite.asked().new
-    assert (found.shared, found.beside) == ("precision fp16", [halves[0]])
-    assert halves[0] not in found.cases
-    assert not is_alarm(found, TONIGHT)
-    assert is_alarm(replace(found, beside=[]), TONIGHT)
-    assert not is_alarm(replace(found, beside=[]), "another run")
-
-
 def test_what_is_gained_and_lost_again_is_found():
     suite = Suite(nights=45).slow(["case-03"], 15, -0.01).slow(["case-03"], 35, 1 / 0.99 - 1)
     found = suite.asked()
     assert [(one.cases, one.since) for one in found.new] == [(["case-03"], date(35))]
     assert found.fell == {"case-03": date(15)}
-
-
-# --- cases that share something --------------------------------------------------------------
-
-
-def test_three_thousandths_shared_by_a_precision_are_found_though_no_case_shows_them():
-    suite = Suite(cases=40, nights=30)
-    halves = [case_id for case_id in suite.ids if "precision fp16" in suite.traits[case_id]]
-    (found,) = suite.slow(halves, 27, 0.003).asked().new
-    assert (found.shared, found.since) == ("precision fp16", date(27))
-    assert sorted(found.cases) == sorted(halves)
-    assert found.ratio == pytest.approx(1.003, abs=0.001)
-
-
-def test_a_shared_slow_down_that_shows_in_each_case_is_told_once():
-    suite = Suite(cases=40, nights=30, sd=0.0005)
-    halves = [case_id for case_id in suite.ids if "precision fp16" in suite.traits[case_id]]
-    (found,) = suite.slow(halves, 25, 0.009).asked().new
-    assert (found.shared, sorted(found.cases)) == ("precision fp16", sorted(halves))
-
-
-def test_one_case_that_slowed_down_by_much_is_no_slow_down_of_all():
-    suite = Suite(cases=20, nights=30).slow(["case-03"], 24, 0.2)
-    (found,) = suite.asked().new
-    assert (found.shared, found.cases) == ("", ["case-03"])
-
-
-def test_sixty_of_a_hundred_cases_within_their_tolerance_are_found():
-    suite = Suite(cases=100, nights=40)
-    (found,) = suite.slow(suite.ids[:60], 20, 0.0095).asked().new
-    assert found.shared == EVERY_CASE
-    assert set(found.cases[:60]) == set(suite.ids[:60])
-    assert found.since == date(20)
 
 
 def test_a_night_that_moves_the_whole_suite_is_no_slow_down():
@@ -324,17 +274,6 @@ def test_a_night_that_moves_the_whole_suite_is_no_slow_down():
         for night in range(40):
             suite.slow_once(suite.ids, night, math.expm1(rng.gauss(0, 0.005)))
         assert not any(suite.cut(nights).asked().new for nights in (6, 12, 40))
-
-
-def test_cases_share_what_their_parameters_and_their_kernels_are():
-    case = Case("a", "network", {"network": "resnet50", "precision": "fp16", "batch_size": 64})
-    table = KernelTable("torch.profiler", 3, [Kernel("gemm", 1, 0.008), Kernel("relu", 1, 0.0005)])
-    assert traits_of(case, table) == [
-        EVERY_CASE,
-        "network resnet50",
-        "precision fp16",
-        "kernel gemm",
-    ]
 
 
 # --- nights by hand ------------------------------------------------------------------------
@@ -422,70 +361,32 @@ def level(*values: float, first: int = 0, device: str = "x", **fields) -> nights
     )
 
 
-def found_at(first: int, *members: str, evidence=9.0, size=0.01, **fields) -> nights._Found:
-    rise = Change(2, evidence, size, 0.001, 8.0)
-    return nights._Found(level(*[0.0] * 5, first=first - 2, members=members), rise, **fields)
+def rise_at(first: int, case_id: str, size: float = 0.01, error: float = 0.001) -> nights._Rise:
+    change = Change(2, 9.0, size, error, 8.0)
+    return nights._Rise(case_id, level(*[0.0] * 5, first=first - 2), change)
 
 
 def test_what_began_on_one_night_or_the_next_is_one():
     together = nights._of_one_night(
-        [found_at(first, f"night {first}") for first in (7, 5, 6, 10, 4, 8)]
+        [rise_at(first, f"night {first}") for first in (7, 5, 6, 10, 4, 8)]
     )
     assert [[one.first for one in each] for each in together] == [[4, 5], [6, 7], [8], [10]]
     assert nights._of_one_night([]) == []
 
 
-def test_the_widest_explanation_that_moved_alike_is_best_and_then_the_surest():
-    wide = found_at(5, "a", "b", "c", evidence=5.0, shared="wide", alike=True)
-    sure = found_at(5, "c", "d", "e", "f", evidence=50.0, shared="sure")
-    less = found_at(5, "e", "f", "g", "h", evidence=40.0, shared="less")
-    other = found_at(5, "h", "i", evidence=30.0, shared="other")
-    small = found_at(5, "i", "j", evidence=60.0, size=nights.LEAST_SHARED * 0.99, shared="small")
-    least = found_at(5, "x", evidence=1.0, size=nights.LEAST_SHARED, shared="least")
-    told = nights._best([least, small, other, less, sure, wide])
-    assert [one.shared for one in told] == ["wide", "less", "least"]
-    assert (wide.width, sure.width) == (3, 0)
-
-
 def test_a_finding_is_told_with_all_that_is_known_of_it():
-    levels = {
-        "b": level(0.0, 0.0, 0.0, 0.001, 0.001, 0.001, members=["b"]),
-        "a": level(0.0, 0.0, 0.0, 0.002, 0.002, 0.002, members=["a"]),
-        "c": level(0.0, 0.0, 0.0, 0.002, 0.002, 0.002, members=["c"]),
-        "new": level(0.0, 0.0, 0.0, first=3, members=["new"]),
-        "late": level(0.0, *[0.0005] * 5, first=2, members=["late"]),
-    }
-    shared = [
-        nights._Found(replace(levels["b"], members=list(levels)), Change(3, 9.0, 0.01, 0.001, 8.0)),
-        nights._Found(replace(levels["b"], members=[]), Change(4, 9.0, 0.03, 0.003, 8.0)),
-    ]
-    calendar = calendar_of(*DAYS)
-    regressed = [
-        CaseNights([run_of(name, DAYS[0], regressed=is_so)], ["", "all"])
-        for name, is_so in (("b", True), ("c", True), ("d", True), ("e", False))
-    ]
-    cases = {f"case {n}": case for n, case in enumerate(regressed)}
-    cases["other"] = CaseNights([run_of("e", DAYS[0], regressed=True)], ["another"])
-    found = nights._told(shared, levels, cases, calendar, "tonight")
+    rises = [rise_at(3, "b", 0.01, 0.001), rise_at(4, "a", 0.03, 0.003)]
+    found = nights._told(rises, calendar_of(*DAYS), "tonight")
     half = t_quantile(8.0, 0.975) * 0.002
     assert found == SlowDown(
         since=DAYS[3],
         run="d",
-        cases=["a", "c", "b", "late"],
-        shared="",
+        cases=["a", "b"],
         ratio=pytest.approx(math.exp(0.02)),
         interval=(pytest.approx(math.exp(0.02 - half)), pytest.approx(math.exp(0.02 + half))),
-        nights=3,
+        nights=4,
         told_by="tonight",
-        beside=["case 1", "case 2"],
     )
-
-
-def test_only_the_first_run_that_tells_of_a_slow_down_alarms():
-    assert is_alarm(TOLD, "tonight")
-    assert not is_alarm(TOLD, "later")
-    assert not is_alarm(replace(TOLD, beside=["a"]), "tonight")
-    assert not is_alarm(replace(TOLD, beside=["a"]), "later")
 
 
 def steps(*sizes: tuple[int, float], seed: int = 0, **fields) -> nights._Level:
@@ -498,46 +399,13 @@ def steps(*sizes: tuple[int, float], seed: int = 0, **fields) -> nights._Level:
 
 def test_a_level_since_its_last_fall_is_what_a_loss_is_held_against():
     found = steps((5, -0.02), (11, -0.03))
-    assert list(found.since_last_fall(5.0, 0.003).nights) == list(range(11, 20))
-    assert found.since_last_fall(5.0, 0.5) is found
-    assert found.since_last_fall(500.0, 0.003) is found
+    assert list(found.since_last_fall(5.0).nights) == list(range(11, 20))
+    assert found.since_last_fall(500.0) is found
     again = steps((5, -0.02), (11, -0.001))
-    assert list(again.since_last_fall(5.0, 0.003).nights) == list(range(5, 20))
-    fall = again.since(5).since_last_fall(0.0, 0.0005).nights
-    assert fall[0] == 11
+    assert list(again.since_last_fall(5.0).nights) == list(range(5, 20))
 
 
-def shared_by(*rises: float, traits=("all", "p"), others: int = 0, fall: float = 0.0):
-    levels = {f"steady {n}": steps(seed=n, members=[f"steady {n}"]) for n in range(others)}
-    cases = {name: CaseNights([], ["steady"]) for name in levels}
-    for n, rise in enumerate(rises):
-        name = f"case {n}"
-        levels[name] = steps((6, -fall), (14, rise), seed=50 + n, members=[name])
-        cases[name] = CaseNights([], traits)
-    return nights._shared(levels, cases)
-
-
-def test_what_cases_gained_together_is_no_slow_down():
-    assert shared_by(*[0.0] * 5, fall=0.02) == []
-
-
-@pytest.mark.parametrize(
-    ("rises", "alike"),
-    [
-        ([0.0] * 5 + [0.02] * 3, None),
-        ([0.006] * 5 + [0.028] * 3, None),
-        ([0.0] * 3 + [0.02] * 5, False),
-        ([0.006] * 3 + [0.0193] * 5, False),
-        ([0.0] * 2 + [0.02] * 6, True),
-        ([0.01] * 8, True),
-    ],
-    ids=["three", "little", "five", "three little", "six", "all"],
-)
-def test_cases_slowed_down_together_where_half_did_and_alike_where_three_in_four_did(rises, alike):
-    assert [found.alike for found in shared_by(*rises)] == ([] if alike is None else [alike])
-
-
-TOLD = SlowDown("2026-01-04T00:00:00Z", "d", list("abcde"), "", 1.0123, (1.01, 1.02), 1, "tonight")
+TOLD = SlowDown("2026-01-04T00:00:00Z", "d", list("abcde"), 1.0123, (1.01, 1.02), 1, "tonight")
 
 
 def test_a_slow_down_is_one_line():
@@ -545,12 +413,9 @@ def test_a_slow_down_is_one_line():
         "SLOWER since 2026-01-04: 5 cases by 1.23% (1.00% to 2.00%), as 1 night show together: "
         "a, b, c and 2 more"
     )
-    more = replace(
-        TOLD, cases=["a"], shared="precision fp16", changes=["x", "y"], beside=list("fgh")
-    )
+    more = replace(TOLD, cases=["a"], changes=["x", "y"])
     assert nights.in_words(more, "later") == (
-        "SLOWER since 2026-01-04: 1 case of precision fp16 by 1.23% (1.00% to 2.00%), as 1 night "
-        "show together: a; with x; y; REGRESSED since then: f, g, h; told first by run tonight"
+        "SLOWER since 2026-01-04: 1 case by 1.23% (1.00% to 2.00%), as 1 night show together: a; "
+        "with x; y; told first by run tonight"
     )
-    assert nights.cases_of(replace(TOLD, shared=EVERY_CASE)) == "all 5 cases"
     assert len(nights.in_words(replace(TOLD, cases=["x" * 500]), "tonight")) == 400

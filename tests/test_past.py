@@ -147,9 +147,7 @@ def test_accepting_a_run_begins_anew(tmp_path, tonight):
 def test_what_is_fast_again_is_told_no_more(tmp_path, tonight):
     accept(tmp_path)
     slower(tmp_path, since=15)
-    told = SlowDown(
-        "2026-02-16T01:00:00Z", "0b0b0b0b", ["a"], "", 1.009, (1.006, 1.012), 5, "0c0c0c0c"
-    )
+    told = SlowDown("2026-02-16T01:00:00Z", "0b0b0b0b", ["a"], 1.009, (1.006, 1.012), 5, "0c0c0c0c")
     path = history.files(tmp_path / "history")[-1]
     lines = path.read_bytes().splitlines(keepends=True)
     writer = history.Writer(tmp_path / "elsewhere", DEVICE.key)

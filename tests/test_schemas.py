@@ -191,7 +191,7 @@ def test_lines_of_a_run_are_as_their_schema_says(tmp_path):
     writer.verdict(
         make_record(case=case, status=Status.OK, verdicts=[make_verdict()], quarantine=quarantine)
     )
-    told = SlowDown("2026-01-01T01:00:00Z", "0a", [CASE_ID], "", 1.01, (1.0, 1.02), 3, "0b")
+    told = SlowDown("2026-01-01T01:00:00Z", "0a", [CASE_ID], 1.01, (1.0, 1.02), 3, "0b")
     writer.slow_down(told)
     writer.end({"OK": 1}, 0, caches={"miopen": "cold"})
     lines = [json.loads(line) for line in content(writer.path).splitlines()]

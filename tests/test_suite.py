@@ -468,7 +468,7 @@ def test_a_case_that_is_still_measured_keeps_its_nights_from_one_that_was_called
 def test_a_slow_down_of_a_renamed_case_is_told_of_its_new_id(tmp_path):
     record, when = night(1)
     path = write_run(tmp_path, [record], now=when, end=False)
-    found = SlowDown(when, "0" * 8, ["a"], "fp16", 1.006, (1.004, 1.008), 5, run_id(path))
+    found = SlowDown(when, "0" * 8, ["a"], 1.006, (1.004, 1.008), 5, run_id(path))
     with path.open("ab") as file:
         writer = history.Writer(tmp_path / "other", DEVICE.key, run_id=run_id(path))
         writer.slow_down(found)

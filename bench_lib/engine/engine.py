@@ -41,7 +41,7 @@ from bench_lib.storage import acceptance, facts, history
 from bench_lib.storage.history import utc_today
 from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import choices, families, judge, metrics, validity
-from bench_lib.verdict.nights import in_words, is_alarm
+from bench_lib.verdict.nights import in_words
 from bench_lib.verdict.severity import rank
 from bench_lib.verdict.turns import TIMES
 
@@ -470,7 +470,7 @@ class Engine:
         """The slow-downs that make this run fail: told for the first time, the cause unknown."""
         if self.settings.over_nights != "fail" or not self.suites:
             return []
-        return [one for one in self.suite.slow_downs if is_alarm(one, self.suite.writer.run_id)]
+        return [one for one in self.suite.slow_downs if one.told_by == self.suite.writer.run_id]
 
     def end(self, exit_status: int) -> None:
         """Write the runs' last lines, unless nothing was measured; raises HistoryError."""

@@ -13,7 +13,6 @@ from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.verdict import metrics
 from bench_lib.verdict.evidence import ROLLING
-from bench_lib.verdict.families import traits_of
 from bench_lib.verdict.metrics.metric import Rule
 from bench_lib.verdict.nights import COMPARED, CaseNights, CaseRun, over_nights
 
@@ -147,12 +146,10 @@ def slow_downs(
     known = {**file.environments, **past.environments, **environments}
     new = [replace(one, changes=_changes(cases[one.cases[0]], one, known)) for one in found.new]
     again = {case_id for one in new for case_id in one.cases}
-    lasting: dict[tuple[str, str, str], SlowDown] = {}
+    lasting: dict[tuple[str, str], SlowDown] = {}
     for case_id, told in past.told.items():
         if case_id in cases.keys() - again and found.fell.get(case_id, "") <= told.since:
-            one = lasting.setdefault(
-                (told.told_by, told.since, told.shared), replace(told, cases=[])
-            )
+            one = lasting.setdefault((told.told_by, told.since), replace(told, cases=[]))
             one.cases.append(case_id)
     return [*new, *lasting.values()]
 
@@ -178,7 +175,6 @@ def _nights_of(
             *reversed(past.runs.get(record.case.id, [])),
             CaseRun(run_id, began, tonight, has_regressed(record)),
         ],
-        traits_of(record.case, baseline.kernels),
         "" if told is None else told.since,
     )
 

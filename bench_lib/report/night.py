@@ -35,7 +35,7 @@ from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import metrics, nights
 from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.judge import leading
-from bench_lib.verdict.nights import NIGHT, is_alarm, when
+from bench_lib.verdict.nights import NIGHT, when
 from bench_lib.verdict.severity import FAILING, SEVERITY, rank
 
 if TYPE_CHECKING:
@@ -178,8 +178,8 @@ class NightSlowDown:
 
     @property
     def is_new(self) -> bool:
-        """Whether this run told it first, and nothing REGRESSED explains it."""
-        return is_alarm(self.found, self.run_id)
+        """Whether this run told it first."""
+        return self.found.told_by == self.run_id
 
     @property
     def words(self) -> str:
@@ -553,7 +553,9 @@ def _on_slowed(night: Night) -> list[str]:
     if not night.slowed:
         return []
     first, *others = (one.found for one in night.slowed)
-    words = f"{nights.cases_of(first)} slower by {first.ratio - 1:.2%} since {first.since[:10]}"
+    words = (
+        f"{many(len(first.cases), 'case')} slower by {first.ratio - 1:.2%} since {first.since[:10]}"
+    )
     more = f" and {many(len(others), 'slow-down')} more" if others else ""
     return [f"{words}{more}, as several nights show"]
 

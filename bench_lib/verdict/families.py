@@ -1,17 +1,15 @@
-"""Cases that vary alike from device to device and from run to run, or may slow down alike.
+"""Cases that vary alike from device to device and from run to run.
 
 Devices of a model differ by their clocks, memories and layout of units.  A replayed graph hardly
 feels it; a memory-bound operator does, and work at the power cap most.  The families are few, so
 that each has many cases.
-
-A change of software reaches the cases that share something: a kernel, a precision, a network.
 """
 
 from __future__ import annotations
 
 import statistics
 
-from bench_lib.model import Baseline, Case, KernelTable
+from bench_lib.model import Baseline, Case
 from bench_lib.verdict.statistics.change import UNMEASURED
 
 GRAPHS, NETWORKS, OPERATORS = "graphs", "networks", "operators"
@@ -56,21 +54,3 @@ def enough(case: Case, baseline: Baseline | None, *, is_measured: bool) -> float
         by_device.setdefault(process.device_uuid, []).append(process.log_median)
     most = max(by_device.values(), key=len, default=[])
     return SHARE * statistics.stdev(most) or None if len(most) >= RECORDED else None
-
-
-EVERY_CASE = "every case"
-TRAITS = ("network", "op", "precision", "dtype", "compile_mode", "task")
-"""Parameters by which a change of software may choose its cases."""
-MAIN_KERNEL = 0.1
-"""A kernel with this share of a step's time is one that the case stands on."""
-
-
-def traits_of(case: Case, kernels: KernelTable | None = None) -> list[str]:
-    """Return what a case may share with others: ``precision fp16``, ``kernel gemm_nt``."""
-    told = [
-        f"{name.replace('_', ' ')} {case.params[name]}" for name in TRAITS if name in case.params
-    ]
-    table = [] if kernels is None else kernels.kernels
-    least_s = MAIN_KERNEL * sum(kernel.total_s for kernel in table)
-    main = dict.fromkeys(kernel.name for kernel in table if kernel.total_s > least_s)
-    return [EVERY_CASE, *told, *(f"kernel {name}" for name in main)]

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench_lib.verdict.statistics.change import growth, t_quantile
+from bench_lib.verdict.statistics.change import Estimate, growth, t_quantile
 
 LEAST_NIGHTS = 3
 """Fewer nights of a new level are odd nights."""
@@ -73,16 +73,8 @@ HUBER = 1.5
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class NightSpread:
-    """Prior knowledge of the spread between nights; none if it has no degrees of freedom."""
-
-    variance: float = 0.0
-    """Variance of logarithms."""
-    degrees: float = 0.0
-
-
-NOTHING_KNOWN = NightSpread()
+NOTHING_KNOWN = Estimate(0.0, 0.0)
+"""Of the spread between nights."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +163,7 @@ class Series:
     history: History
     nights: Sequence[int]
     """Their numbers, rising; some may be missing."""
-    spread: NightSpread = NOTHING_KNOWN
+    spread: Estimate = NOTHING_KNOWN
 
     def rise_and_fall(self, correlation: float = 0.0) -> tuple[Change, Change]:
         """Return where the level most likely rose and where it fell, the fall's size above zero.
@@ -198,7 +190,7 @@ class Series:
     def fit(
         self,
         correlation: float,
-        spread: NightSpread = NOTHING_KNOWN,
+        spread: Estimate = NOTHING_KNOWN,
         windows: NDArray[np.intp] | None = None,
         least_sd: float = LEAST_SD,
     ) -> _Fit:
@@ -262,7 +254,7 @@ def changes(log_values: Sequence[float], devices: Sequence[str]) -> list[Change]
     length = min(nights, CORRELATED)
     parts = np.add.outer(range(nights % length, nights, length), range(length))
     correlation = correlation_of([series], parts)
-    spread = NightSpread(series.history.variance / (1 - correlation), PRIOR_DEGREES)
+    spread = Estimate(series.history.variance / (1 - correlation), PRIOR_DEGREES)
     found: list[tuple[Change, range]] = []
     for length in sorted({min(nights, each) for each in WINDOWS}):
         begins = [*range(0, nights - length, length // 4), nights - length]
