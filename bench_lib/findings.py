@@ -170,8 +170,6 @@ class Bounded(Finding):
     """In the metric's unit."""
     state: str = ""
     """Of the caches."""
-    doubted_from: float | None = None
-    """Where trust in the timing ends, in the metric's unit, if the value is beyond that."""
     is_beyond: bool = False
     """Whether the value is worse than that."""
     is_confirmed: bool = True
@@ -195,14 +193,6 @@ class OtherState(Finding):
     here: str
     baseline: str = ""
     kind: str = "other state"
-
-
-@dataclass(frozen=True)
-class TooFewIterations(Finding):
-    """A process has fewer iterations than the metric needs."""
-
-    needed: int
-    kind: str = "too few iterations"
 
 
 @dataclass(frozen=True)
@@ -266,7 +256,6 @@ KINDS: Mapping[str, type[Finding]] = {
         Bounded,
         Differs,
         OtherState,
-        TooFewIterations,
         Unaccepted,
         Renamed,
         Told,

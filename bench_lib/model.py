@@ -133,8 +133,6 @@ class Limits:
     """Compile time, on top of an allowance of 5 s."""
     spread: float = 0.10
     """Coefficient of variation inside a process; 0.10 is the most any case is allowed."""
-    tail: float | None = None
-    """99th percentile of latency; judged only where set, and then 100 iterations are needed."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The tolerance of any other metric, by its name; a metric that is named here is judged."""
 

@@ -22,7 +22,6 @@ from bench_lib.findings import (
     ResourceChange,
     SlowerThanBaseline,
     Told,
-    TooFewIterations,
     Unaccepted,
 )
 from bench_lib.formats import many, percent, seconds, signed_percent
@@ -93,9 +92,6 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield f"conditions differ from {_whose(verdict)}: {'; '.join(conditions)}"
         case OtherState():
             yield _other_state(verdict, finding)
-        case TooFewIterations(needed):
-            label = metric_of(verdict.metric).label
-            yield f"{label}: needs {needed} iterations in every process"
         case Unaccepted():
             yield from _unaccepted(verdict, finding)
         case Renamed(former):
@@ -257,8 +253,6 @@ def _bounded(verdict: Verdict, found: Bounded) -> Iterator[str]:
     yield f"{metric.label} {metric.in_words(verdict.value)}{caches} {was}"
     if found.is_beyond:
         yield f"{metric.in_words(found.allowed)} allowed"
-    elif found.doubted_from is not None:
-        yield f"above {metric.in_words(found.doubted_from)}, where trust in the timing ends"
     if not found.is_confirmed:
         yield "not confirmed by fresh processes"
 

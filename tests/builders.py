@@ -199,7 +199,6 @@ VALUES: dict[str, tuple[str, Callable[[float], float]]] = {
     "log_median": ("latency", math.exp),
     "log_throughput": ("throughput", math.exp),
     "log_device": ("device", math.exp),
-    "p99_s": ("tail", float),
     "peak_memory_bytes": ("memory", float),
     "compile_s": ("compile_time", float),
     "first_step_s": ("first_step", float),

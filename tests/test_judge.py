@@ -101,7 +101,6 @@ def test_a_summary_holds_what_is_judged():
             "latency": 0.375,
             "device": 0.125,
             "throughput": 16.0,
-            "tail": 1.0,
             "stability": spread([0.5, 0.25, 0.25, 1.0]),
             "memory": 3.0 * MIB,
             "compile_time": 7.5,
@@ -617,7 +616,7 @@ def test_what_is_left_beyond_the_tolerance_in_cycles_is_the_softwares():
     assert found == {0.0152: Status.INVALID, 0.0225: Status.INVALID, 0.0275: Status.REGRESSED}
 
 
-# ---- throughput and tail ----------------------------------------------------------------
+# ---- throughput -------------------------------------------------------------------------
 
 
 def test_throughput_sees_the_stalls_that_the_median_does_not():
@@ -639,30 +638,6 @@ def test_throughput_that_gains_beside_an_unchanged_median_is_improved():
     old = of(make_processes(STEADY, log_throughput=0.0))
     found = verdict("throughput", make_processes([0.0] * 2, log_throughput=0.2), old)
     assert (found.status, found.value) == (Status.IMPROVED, pytest.approx(math.exp(0.2)))
-
-
-def tailed(p99_s: float, n: int = 100) -> ProcessSummary:
-    return make_process(p99_s=p99_s, n=n)
-
-
-def test_the_tail_is_judged_only_where_a_limit_is_set():
-    slow, baseline = [tailed(4.0)] * 2, of([tailed(1.0)] * 5)
-    assert "tail" not in {v.metric for v in verdicts_on(slow, baseline)}
-    found = verdict("tail", slow, baseline, Limits(tail=0.2))
-    assert (found.status, found.ratio) == (Status.REGRESSED, pytest.approx(4.0))
-    assert (found.value, found.unit) == (pytest.approx(4.0), "s")
-    assert found.tolerance == pytest.approx(0.2)
-
-
-def tails(verdicts: list[Verdict]) -> list[tuple[Status, bool]]:
-    return [(v.status, "100 iterations" in v.reason) for v in verdicts if v.metric == "tail"]
-
-
-@pytest.mark.parametrize(("new", "old"), [(99, 100), (100, 99)])
-def test_the_tail_needs_a_hundred_iterations_in_every_process(new, old):
-    verdicts = verdicts_on([tailed(4.0, new)] * 2, of([tailed(1.0, old)] * 5), Limits(tail=0.2))
-    assert tails(verdicts) == [(Status.SKIPPED, True)]
-    assert overall(verdicts) is Status.OK
 
 
 # ---- what one figure tells, beside the timings ------------------------------------------
@@ -830,12 +805,11 @@ def test_a_device_time_that_cannot_be_compared_is_noisy_with_the_reason():
 def test_a_device_that_waits_only_now_is_noisy_where_it_is_slower_by_less_than_hosts_vary(
     processes,
 ):
-    full = {"log_throughput": -0.12, "p99_s": 1.15, "n": 100}
-    candidate = bound(*[0.09] * processes, device=0.0, spread=0.08, **full)
-    old = of(make_processes(STEADY, log_throughput=0.0, p99_s=1.0, n=100))
-    verdicts = verdicts_on(candidate, old, Limits(spread=0.05, tail=0.1))
+    candidate = bound(*[0.09] * processes, device=0.0, spread=0.08, log_throughput=-0.12)
+    old = of(make_processes(STEADY, log_throughput=0.0))
+    verdicts = verdicts_on(candidate, old, Limits(spread=0.05))
     by_metric = {v.metric: v for v in verdicts}
-    for metric in ("latency", "throughput", "tail", "stability"):
+    for metric in ("latency", "throughput", "stability"):
         assert by_metric[metric].status is Status.NOISY
         assert WAITED in by_metric[metric].reason
     assert overall(verdicts) is Status.NOISY
@@ -848,15 +822,14 @@ def test_a_device_that_waits_only_now_is_noisy_where_it_is_slower_by_less_than_h
     [
         ("latency", {}),
         ("throughput", {"log_throughput": -5.2}),
-        ("tail", {"p99_s": 4.0, "n": 100}),
     ],
 )
 def test_a_device_that_waits_only_now_regressed_where_it_is_slower_than_hosts_vary(
     slower, metric, fields
 ):
     candidate = bound(*[math.log1p(slower)] * 6, device=0.0, **fields)
-    old = of(make_processes(STEADY, log_throughput=0.0, p99_s=1.0, n=100))
-    verdicts = verdicts_on(candidate, old, Limits(tail=0.1), planned=6)
+    old = of(make_processes(STEADY, log_throughput=0.0))
+    verdicts = verdicts_on(candidate, old, planned=6)
     found = next(v for v in verdicts if v.metric == metric)
     assert found.status is Status.REGRESSED
     assert WAITED in found.reason
@@ -1024,7 +997,6 @@ def test_every_status_has_a_place_in_the_order():
         ("latency", Status.INCOMPARABLE, None, False),
         ("device", Status.SUSPECT, 1.02, True),
         ("throughput", Status.SUSPECT, 1.1, True),
-        ("tail", Status.SUSPECT, 1.3, True),
         ("stability", Status.REGRESSED, 3.0, True),
         ("stability", Status.OK, 0.5, False),
         ("stability", Status.SUSPECT, 3.0, True),
@@ -1115,7 +1087,6 @@ PROCESSES = st.lists(
         log_throughput=st.none() | EXACT,
         spread=st.integers(0, 100).map(lambda n: n / 1000),
         n=st.sampled_from([20, 100]),
-        p99_s=st.none() | st.floats(0.5, 2),
         peak_memory_bytes=st.none() | st.integers(0, 4 * MIB),
         compile_s=st.none() | st.integers(0, 10_000).map(float),
         compile_cache=st.sampled_from([None, "cold", "warm", "mixed"]),
@@ -1155,20 +1126,16 @@ def test_judging_does_not_depend_on_the_order_of_processes(candidate, baseline, 
     shuffled, old = candidate[:], baseline[:]
     random.shuffle(shuffled)
     random.shuffle(old)
-    limits = Limits(tail=0.5)
-    expected = verdicts_on(candidate, of(baseline), limits)
-    assert plain(verdicts_on(shuffled, of(old), limits)) == plain(expected)
+    expected = verdicts_on(candidate, of(baseline))
+    assert plain(verdicts_on(shuffled, of(old))) == plain(expected)
 
 
 @PROPERTY
 @given(suite=st.lists(PROCESSES, min_size=1, max_size=4))
 def test_a_run_against_itself_is_never_a_regression(suite):
-    limits = Limits(tail=0.01)
     # On known devices: what ran nobody knows where is not left out on one side alone.
     known = [[replace(p, device_uuid=p.device_uuid or "GPU-3") for p in case] for case in suite]
-    evidence = {
-        str(i): Evidence(case, of(case), limits, rolling=case) for i, case in enumerate(known)
-    }
+    evidence = {str(i): Evidence(case, of(case), rolling=case) for i, case in enumerate(known)}
     found = {v.status for verdicts in verdicts_of(evidence).values() for v in verdicts}
     assert found <= {Status.OK, Status.NOISY, Status.SKIPPED}
 
@@ -1176,7 +1143,7 @@ def test_a_run_against_itself_is_never_a_regression(suite):
 @PROPERTY
 @given(candidate=PROCESSES, baseline=PROCESSES)
 def test_every_verdict_says_why(candidate, baseline):
-    for found in verdicts_on(candidate, of(baseline), Limits(tail=0.5), planned=4):
+    for found in verdicts_on(candidate, of(baseline), planned=4):
         assert found.reason
         numbers = [found.value, found.baseline, found.ratio, *(found.interval or ())]
         assert all(math.isfinite(number) for number in numbers if number is not None)

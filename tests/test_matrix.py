@@ -159,7 +159,7 @@ network = "resnet50"
 batch_size = 2
 time_limit_s = 90
 sampling = {iterations = 40}
-limits = {tail = 0.2}
+limits = {memory = 0.2}
 """
     first, second = read(tmp_path, text)["gate"]
     assert first.time_limit_s == 60.0
@@ -167,7 +167,7 @@ limits = {tail = 0.2}
     assert first.limits == Limits(tolerance=0.02)
     assert second.time_limit_s == 90.0
     assert second.sampling == Sampling(iterations=40, measure_s=1)
-    assert second.limits == Limits(tolerance=0.02, tail=0.2)
+    assert second.limits == Limits(tolerance=0.02, memory=0.2)
 
 
 RENAMED = """
@@ -418,7 +418,7 @@ WORDS = (*TIERS, *SIZES, "networks", "factory", "fp16", "nhwc", "train", "a.b:c"
 KEYS = (
     *("network", "batch_size", "precision", "memory_format", "image_size", "compile_mode", "task"),
     *("ranks", "exclude", "extends", "sampling", "limits", "time_limit_s", "id", "target"),
-    *("params", "iterations", "max_iterations", "warmup_s", "spread", "tail", "tolerance"),
+    *("params", "iterations", "max_iterations", "warmup_s", "spread", "memory", "tolerance"),
 )
 PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=8)
 SCALARS = (

@@ -111,7 +111,7 @@ SINCE_0_1_0 = {
     *(
         (document, f".case.limits.{limit}", kind)
         for document in ("history-line", "kernels-file")
-        for limit in ("efficiency",)
+        for limit in ("efficiency", "tail")
         for kind in ("no null", "no number")
     ),
 }

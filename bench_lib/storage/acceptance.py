@@ -308,7 +308,7 @@ def _began(new: Baseline, old: Baseline | None, limits: Limits) -> dict[str, flo
     for metric, change in _changes(new, old, limits):
         if abs(change.since) <= change.tolerance:
             began[metric.name] = change.began
-    return {name: _digits(value, metrics.of(name).digits) for name, value in began.items()}
+    return {name: _kept(value) for name, value in began.items()}
 
 
 def _worse(new: Baseline, old: Baseline | None, limits: Limits) -> list[str]:
@@ -360,9 +360,7 @@ def _changes(
         began = old.began.get(name, before[name])
         sign = -1 if metric.more_is_better else 1
         now, since = ((after / value) ** sign - 1 for value in (before[name], began))
-        tolerance = metric.tolerance_in(limits) or 0.0
-        if not callable(metric.allowance):
-            tolerance += metric.allowance / before[name]
+        tolerance = (metric.tolerance_in(limits) or 0.0) + metric.allowance / before[name]
         yield metric, _Change(now, since, began, tolerance)
 
 
@@ -428,11 +426,11 @@ def _rounded(process: ProcessSummary) -> ProcessSummary:
     """Keep of each value as many digits as can be read and judged by."""
     return replace(
         process,
-        values={name: _digits(x, metrics.of(name).digits) for name, x in process.values.items()},
+        values={name: _kept(value) for name, value in process.values.items()},
         clock_mhz=None if process.clock_mhz is None else round(process.clock_mhz, 0),
         power_w=None if process.power_w is None else round(process.power_w, 0),
     )
 
 
-def _digits(value: float, n: int) -> float:
-    return float(f"{value:.{n}g}")
+def _kept(value: float) -> float:
+    return value if value.is_integer() else float(f"{value:.7g}")

@@ -21,7 +21,6 @@ from bench_lib.findings import (
     InTurns,
     OtherState,
     Overruled,
-    TooFewIterations,
     Unaccepted,
 )
 from bench_lib.model import (
@@ -164,8 +163,6 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         return None
     if metric.in_place_of_host and not any(p.host_bound for p in candidate):
         return None
-    if metric.lacks_iterations(*candidate, *evidence.references[against]):
-        return None
     try:
         state = metric.common_state(candidate, evidence.references[PINNED])
     except ValueError:
@@ -216,8 +213,6 @@ def by_origin(values: Sequence[tuple[float, Origin]]) -> dict[Origin, list[float
 def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
     """Say why a metric that the case asks for could not be compared; None if nobody asks."""
     new, old = evidence.candidate, evidence.references[PINNED]
-    if metric.lacks_iterations(*new, *old):
-        return Verdict(Status.SKIPPED, metric.name, findings=[TooFewIterations(metric.iterations)])
     if metric is LEADING and not {p.in_bursts for p in new} & {p.in_bursts for p in old}:
         ways = ("in bursts", "under the power cap")
         other = OtherState("clock", ways[not new[0].in_bursts], ways[new[0].in_bursts])

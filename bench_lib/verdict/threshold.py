@@ -56,12 +56,11 @@ def _bounds(metric: Metric, evidence: Evidence, before: Sequence[float]) -> _Bou
         bound = metric.bound(evidence)
         return _Bounds(-math.inf, -bound if metric.more_is_better else bound, bound)
     tolerance = metric.tolerance_in(evidence.limits) or 0.0
-    allowance = metric.allowance
-    on_top = allowance(evidence.candidate) if callable(allowance) else allowance
-    most = before[-1] + abs(before[-1]) * tolerance + on_top
+    most = before[-1] + abs(before[-1]) * tolerance + metric.allowance
     if not metric.more_is_better:  # which is held negated, and has no floor
         most = max(most, metric.floor)
-    return _Bounds(before[0] - abs(before[0]) * tolerance - on_top, most, tolerance)
+    least = before[0] - abs(before[0]) * tolerance - metric.allowance
+    return _Bounds(least, most, tolerance)
 
 
 def _held(
@@ -90,7 +89,6 @@ def _held(
         metric.name,
         most,
         state or "",
-        metric.doubted_from if value > metric.doubted_from else None,
         is_beyond=value > most if not metric.more_is_better else value < most,
         is_confirmed=status is not Status.SUSPECT,
     )

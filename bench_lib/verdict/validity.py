@@ -169,7 +169,7 @@ def kept_from_cpus(seen: Measurement, watched: Telemetry | None, device: Hardwar
 def is_slower(seen: Measurement, expected: Level | None) -> bool:
     """Whether steps took longer on average than a baseline tolerates; not where there is none.
 
-    The mean, unlike the median, also has the stalls that throughput and tails are judged by.
+    The mean, unlike the median, also has the stalls that throughput is judged by.
     """
     if expected is None or not seen.iteration_s or seen.wall_s <= 0:
         return False

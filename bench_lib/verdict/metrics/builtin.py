@@ -8,7 +8,7 @@ from functools import partial
 
 from bench_lib.model import Measurement, Numerics, Telemetry
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
-from bench_lib.verdict.statistics.iterations import TRUST, percentile, spread
+from bench_lib.verdict.statistics.iterations import spread
 
 LATENCY = Metric(
     "latency",
@@ -22,7 +22,6 @@ LATENCY = Metric(
     host_sets=True,
     worse="slower",
     better="faster",
-    digits=7,
 )
 """It leads: its verdict reports a case that cannot be judged at all."""
 
@@ -42,7 +41,6 @@ DEVICE = Metric(
     in_place_of_host=True,
     worse="slower",
     better="faster",
-    digits=7,
 )
 
 
@@ -111,7 +109,6 @@ COSINE = Metric(
     floor=1e-5,
     counts=Counts.WORST,
     told_as="numerics",
-    digits=3,
 )
 """A distance from FP32, which may grow tenfold above a floor of rounding."""
 
@@ -128,7 +125,6 @@ METRICS = (
         host_sets=True,
         worse="slower",
         better="faster",
-        digits=7,
     ),
     Metric(
         # The device's controller decides it, so that runs differ by up to 15%.
@@ -138,18 +134,6 @@ METRICS = (
         host_sets=True,
         worse="slower",
         better="faster",
-        digits=7,
-    ),
-    Metric(
-        *("tail", "99th percentile of iterations", "s"),
-        lambda seen, _: percentile(seen.iteration_s, 0.99),
-        iterations=100,
-        state=lambda seen: seen.state,
-        clock_excuses=True,
-        host_sets=True,
-        worse="slower",
-        better="faster",
-        digits=7,
     ),
     Metric(
         *("stability", "spread of a process's iterations", ""),
@@ -157,7 +141,6 @@ METRICS = (
         Rule.THRESHOLD,
         limit="spread",
         bound=lambda evidence: evidence.most_spread,
-        doubted_from=TRUST,
         host_sets=True,
     ),
     Metric(
@@ -165,7 +148,6 @@ METRICS = (
         lambda seen, _: None if seen.peak_memory_bytes is None else float(seen.peak_memory_bytes),
         Rule.THRESHOLD,
         allowance=4 * 2**20,  # the allocator rounds
-        digits=12,
     ),
     Metric(
         *("compile_time", "compile time", "s"),

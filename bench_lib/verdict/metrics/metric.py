@@ -56,21 +56,17 @@ class Metric:
     """Fraction that is tolerated where a case's limits do not say; None: judged only on request."""
     limit: str = ""
     """The name of the case's limit that is its tolerance; its own name if this is empty."""
-    allowance: float | Callable[[Sequence[ProcessSummary]], float] = 0.0
-    """Addition to a threshold for the candidate's processes, in ``unit``."""
+    allowance: float = 0.0
+    """Addition to a threshold, in ``unit``."""
     floor: float = 0.0
     """A threshold is never below this, in ``unit``."""
     bound: Callable[[Evidence], float] | None = None
     """For a threshold that does not depend on the baseline's values: the bound, in ``unit``."""
-    doubted_from: float = math.inf
-    """Beyond this a value is reported as doubtful though it is within its bound, in ``unit``."""
     counts: Counts = Counts.MOST
     state: Callable[[Measurement], str | None] | None = None
     """The state it was measured in, such as ``cold``; only values of one state are compared."""
     preferred: tuple[str, ...] = ()
     """The states to compare first if both sides have several."""
-    iterations: int = 1
-    """A process with fewer iterations does not know it well enough."""
     assumed: float | None = None
     """The value of a baseline without one, in ``unit``."""
     first_look: bool = False
@@ -90,8 +86,6 @@ class Metric:
     worse: str = "more"
     better: str = "less"
     """How a change is put into words: ``slower``, ``less efficient``."""
-    digits: int = 4
-    """Significant digits that are kept in a baseline."""
 
     def tolerance_in(self, limits: Limits) -> float | None:
         """Return the fraction that a case tolerates; None if it does not ask."""
@@ -125,14 +119,9 @@ class Metric:
             p
             for p in processes
             if own in p.values
-            and p.n >= self.iterations
             and self.can_be(p.values[own])
             and (not states or p.states.get(own) in states)
         ]
-
-    def lacks_iterations(self, *processes: ProcessSummary) -> bool:
-        """Whether any has too few iterations for it."""
-        return self.iterations > 1 and min(p.n for p in processes) < self.iterations
 
     def values(self, processes: Iterable[ProcessSummary], *states: str | None) -> list[float]:
         """Return the values of the processes that are ``known``, in the metric's unit."""
