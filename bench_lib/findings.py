@@ -210,14 +210,6 @@ class Unaccepted(Finding):
 
 
 @dataclass(frozen=True)
-class Renamed(Finding):
-    """The baseline is that of the case's former id."""
-
-    former: str
-    kind: str = "renamed"
-
-
-@dataclass(frozen=True)
 class Told(Finding):
     """Words of others: of a metric, of a look into kernels."""
 
@@ -257,7 +249,6 @@ KINDS: Mapping[str, type[Finding]] = {
         Differs,
         OtherState,
         Unaccepted,
-        Renamed,
         Told,
         KernelsUnseen,
     )

@@ -165,8 +165,6 @@ class Case:
     limits: Limits = field(default_factory=Limits)
     time_limit_s: float = 300.0
     """From the order to the answer; past it the context is ended and the case is ERROR."""
-    renamed_from: str = ""
-    """The id that it had before, under which its past is; empty where it had no other."""
 
 
 def problem_of(case: object) -> str | None:
@@ -187,9 +185,8 @@ def problem_of(case: object) -> str | None:
     workload: object = case.workload
     if not _is_text(workload):
         return f"the workload of {case.id} is {workload!r}; it has to be text, package.module:name"
-    for name, text in (("tier", case.tier), ("renamed_from", case.renamed_from)):
-        if not _is_text(text):
-            return f"{name} of {case.id} is {text!r}; it has to be text"
+    if not _is_text(case.tier):
+        return f"tier of {case.id} is {case.tier!r}; it has to be text"
     if not _is_amount(case.time_limit_s):
         rule = "a number" + _foreign_kind(case.time_limit_s)
         return f"time_limit_s of {case.id} is {case.time_limit_s!r}; it has to be {rule}"

@@ -18,7 +18,6 @@ from bench_lib.findings import (
     OtherChoices,
     OtherState,
     Overruled,
-    Renamed,
     ResourceChange,
     SlowerThanBaseline,
     Told,
@@ -94,8 +93,6 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield _other_state(verdict, finding)
         case Unaccepted():
             yield from _unaccepted(verdict, finding)
-        case Renamed(former):
-            yield f"the baseline is of {former}, as the case was called"
         case Told(words):
             yield words.replace("the baseline", _baseline(verdict))
         case KernelsUnseen(problem):

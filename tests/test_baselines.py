@@ -1311,10 +1311,6 @@ def test_a_baseline_keeps_the_acceptances_before_it():
     (old,) = current.baselines.values()
     (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=current)
     assert change.new.earlier == [*before[1:], old.accepted]
-    renamed = make_case(id="another", renamed_from=old.case_id)
-    (change,) = proposed(make_record(case=renamed, attempts=[lasting(1.0)]), current=current)
-    assert (change.case_id, change.new.case_id) == ("another", "another")
-    assert change.new.earlier == [*before[1:], old.accepted]
 
 
 def test_in_bursts_and_under_the_power_cap_are_two_kinds_of_time():

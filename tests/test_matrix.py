@@ -170,39 +170,6 @@ limits = {memory = 0.2}
     assert second.limits == Limits(tolerance=0.02, memory=0.2)
 
 
-RENAMED = """
-[gate.renamed_from]
-"resnet18-b4-fp32-eager-infer" = {old}
-[[gate.networks]]
-network = "resnet18"
-batch_size = [4, 8]
-"""
-
-
-def test_a_case_says_what_it_was_called_before(tmp_path):
-    cases = read(tmp_path, RENAMED.format(old='"old-name"'))["gate"]
-    assert [case.renamed_from for case in cases] == ["old-name", ""]
-
-
-@pytest.mark.parametrize(
-    ("old", "why"),
-    [
-        ('"resnet18-b8-fp32-eager-infer"', "which is a case of this tier still"),
-        ('"a/b"', "an id has to be"),
-        ("4", "an id has to be"),
-    ],
-)
-def test_a_name_that_cannot_have_been_is_refused(tmp_path, old, why):
-    with pytest.raises(MatrixError, match=f"gate.renamed_from: resnet18-b4-.*{why}"):
-        read(tmp_path, RENAMED.format(old=old))
-
-
-def test_a_renamed_case_has_to_be_there(tmp_path):
-    text = RENAMED.format(old='"old-name"').replace("b4-fp32-eager", "b5-fp32-eager", 1)
-    with pytest.raises(MatrixError, match="unknown key 'resnet18-b5-fp32-eager-infer'; did you"):
-        read(tmp_path, text)
-
-
 def test_a_tier_that_extends_another_has_its_cases_first(tmp_path):
     text = """
 [[smoke.networks]]

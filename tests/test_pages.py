@@ -422,18 +422,6 @@ def test_a_case_of_the_night_before_that_is_gone_is_named(tmp_path) -> None:
     assert gone in night.left_out
 
 
-def test_a_renamed_case_keeps_its_past(tmp_path) -> None:
-    _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=2)
-    _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=1)
-    case = nights.make_case("new", renamed_from=nights.make_case("old").id)
-    _run(tmp_path, nights.make_entry(case))
-    night = _gather(tmp_path)
-    (entry,) = night.entries
-    assert entry.record.case.id == case.id
-    assert [point.time for point in entry.points] == [nights.stamp(ago) for ago in (2, 1, 0)]
-    assert night.left_out == []
-
-
 def test_all_older_acceptances_are_known() -> None:
     earlier = [Accepted("0b0b0b0b", "first values", "2026-06-01T00:00:00Z")]
     baseline = replace(nights.make_baseline(), earlier=earlier)

@@ -17,7 +17,6 @@ from builders import (
     make_process,
     make_record,
     make_verdict,
-    run_id,
     write_run,
 )
 from judging import verdicts_of
@@ -38,7 +37,6 @@ from bench_lib.model import (
     Limits,
     Quarantine,
     RankSample,
-    SlowDown,
     Status,
 )
 from bench_lib.storage import acceptance, baselines, history
@@ -232,24 +230,6 @@ def test_a_quarantine_is_in_the_record_and_in_the_history(tmp_path, suite, outco
     assert history.read(run.writer.path).records["a"].quarantine == held
 
 
-def test_a_quarantine_follows_a_renamed_case(tmp_path, suite, bench):
-    folder, held = tmp_path / "baselines", Quarantine("slow", "2026-12-31", "2026-11-01T00:00:00Z")
-    bench.script["new"] = [[0.01] * 20]
-    case = make_case(id="new", renamed_from="old")
-
-    def reason():
-        run = suite()
-        run.note(bench.measure(case)[0], None)
-        (record,) = run.judge()
-        return record.quarantine.reason
-
-    baselines.set_quarantine(baselines.load(folder, DEVICE.key), "old", held, DEVICE)
-    assert reason() == "slow (lift it as old)"
-    own = replace(held, reason="own")
-    baselines.set_quarantine(baselines.load(folder, DEVICE.key), "new", own, DEVICE)
-    assert reason() == "own"
-
-
 @pytest.mark.parametrize(
     ("until", "fails_then"),
     [("2026-11-22", False), ("2026-11-21", False), ("2026-11-20", True)],
@@ -411,72 +391,6 @@ def test_a_night_says_which_acceptance_it_was_judged_by(tmp_path, suite, outcome
     kept = baselines.load(tmp_path / "baselines", DEVICE.key).baselines["a"].accepted.date
     told = history.read(run.writer.path).records
     assert (told["a"].baseline_accepted, told["b"].baseline_accepted) == (kept, None)
-
-
-def test_a_renamed_case_is_held_against_the_baseline_of_its_former_id(tmp_path, bench, suite):
-    accept(tmp_path, "old")
-    bench.script["new"] = [[0.01] * 20]
-    run = suite()
-    run.note(bench.measure(make_case(id="new", renamed_from="old"))[0], None)
-    (record,) = run.judge()
-    assert record.status is Status.OK
-    assert record.baseline_accepted is not None
-    assert record.verdicts[0].reason.endswith("; the baseline is of old, as the case was called")
-    accept(tmp_path, "new")
-    again = suite()
-    again.note(bench.measure(make_case(id="new", renamed_from="old"))[0], None)
-    (record,) = again.judge()
-    assert "as the case was called" not in record.verdicts[0].reason
-
-
-def test_a_renamed_case_keeps_its_nights(tmp_path, suite, bench):
-    accept(tmp_path, "old")
-    pinned = baselines.load(tmp_path / "baselines", DEVICE.key).baselines["old"].accepted.date
-    new = make_case(id="new", renamed_from="old")
-    for day in range(1, 13):
-        record, when = night(day, seconds=0.01 * (1 + (day % 3 - 1) / 2000))
-        case = new if day > 6 else make_case(id="old")
-        write_run(
-            tmp_path / "history",
-            [replace(record, case=case, baseline_accepted=pinned)],
-            now=when,
-        )
-    bench.script["new"] = [[0.01] * 20]
-    run = suite()
-    run.note(bench.measure(new)[0], None)
-    (record,) = run.judge()
-    (seen,) = [v for v in record.verdicts if (v.metric, v.against) == ("latency", "rolling")]
-    assert "12 processes of accepted nights" in seen.reason
-
-
-def test_a_case_that_is_still_measured_keeps_its_nights_from_one_that_was_called_so(
-    tmp_path, suite, bench
-):
-    accept(tmp_path, "a")
-    for day in range(1, 13):
-        record, when = night(day, seconds=0.01 * (1 + (day % 3 - 1) / 2000))
-        write_run(tmp_path / "history", [record], now=when)
-    run = suite()
-    for case in (make_case(id="a"), make_case(id="new", renamed_from="a")):
-        bench.script[case.id] = [[0.01] * 20]
-        run.note(bench.measure(case)[0], None)
-    old = run.judge()[0]
-    (seen,) = [v for v in old.verdicts if (v.metric, v.against) == ("latency", "rolling")]
-    assert "12 processes of accepted nights" in seen.reason
-
-
-def test_a_slow_down_of_a_renamed_case_is_told_of_its_new_id(tmp_path):
-    record, when = night(1)
-    path = write_run(tmp_path, [record], now=when, end=False)
-    found = SlowDown(when, "0" * 8, ["a"], 1.006, (1.004, 1.008), 5, run_id(path))
-    with path.open("ab") as file:
-        writer = history.Writer(tmp_path / "other", DEVICE.key, run_id=run_id(path))
-        writer.slow_down(found)
-        writer.close()
-        file.write(writer.path.read_bytes())
-    runs = list(Runs(tmp_path).latest(DEVICE.key, 100))
-    seen = past.read(runs, {"b": make_baseline(case_id="a")}, {"a": "b"})
-    assert (list(seen.rolling), seen.told["b"].cases) == (["b"], ["a"])
 
 
 def test_the_last_twenty_nights_count(tmp_path):

@@ -56,9 +56,7 @@ FACTORY = "factory"
 """The table of steps that somebody's own function builds."""
 SETTINGS = ("sampling", "limits", "time_limit_s")
 """Keys of any table besides its axes."""
-RENAMED = "renamed_from"
-"""The table of ids that cases had before."""
-_SETTINGS = ("extends", RENAMED, *SETTINGS)
+_SETTINGS = ("extends", *SETTINGS)
 """Keys of a tier besides its tables."""
 
 
@@ -170,19 +168,7 @@ class _Reader:
                     if case.id in cases:
                         raise self.wrong(where, f"declares {case.id} a second time")
                     cases[case.id] = case
-        return self._renamed(f"{tier}.{RENAMED}", cases, body.get(RENAMED, {}))
-
-    def _renamed(self, where: str, cases: Mapping[str, Case], names: Any) -> list[Case]:
-        """Return the cases with the ids that they had before."""
-        if not isinstance(names, dict):
-            raise self.wrong(where, 'has to be a table of "new id" = "old id"')
-        self._known(where, names, cases)
-        for new, old in names.items():
-            if not isinstance(old, str) or not is_case_id(old):
-                raise self.wrong(where, f"{new} was {old!r}; an id has to be {ID_RULE}")
-            if old in cases:
-                raise self.wrong(where, f"{new} was {old}, which is a case of this tier still")
-        return [replace(case, renamed_from=names.get(case.id, "")) for case in cases.values()]
+        return list(cases.values())
 
     def _table(self, where: str, name: str, table: Mapping[str, Any], base: Case) -> Iterable[Case]:
         base = self._settled(where, ", ", table, base)

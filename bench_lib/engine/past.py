@@ -38,26 +38,19 @@ class Past:
     """The environments of those runs, by reference."""
 
 
-def read(
-    runs: Iterable[history.Run],
-    pinned: Mapping[str, Baseline],
-    renamed: Mapping[str, str] | None = None,
-) -> Past:
+def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
     """Return what runs, the newest first, say of the cases that are accepted today.
-
-    ``renamed`` has by former id the one of today, which alone is in the result.
 
     A night counts for a case if it was judged by the acceptance that is pinned today.  After a
     roll-back the nights under the newer acceptance were fine by values that are gone.
     """
-    past, today = Past(), renamed or {}
+    past = Past()
     nights: dict[str, list[Sequence[ProcessSummary]]] = {}
     begun: dict[str, set[str]] = {}
     for run in runs:
         past.environments |= run.environments
         of_today: set[str] = set()
-        for id_then, record in run.records.items():
-            case_id = today.get(id_then, id_then)
+        for case_id, record in run.records.items():
             known, gone = nights.setdefault(case_id, []), begun.setdefault(case_id, set())
             baseline = pinned.get(case_id)
             if baseline is None or record.baseline_accepted != baseline.accepted.date:
@@ -72,7 +65,7 @@ def read(
                 if record.status in (Status.OK, Status.IMPROVED):
                     take_in(known, gone, processes, record.verdicts)
         for slow_down in run.slow_downs:
-            for case_id in of_today.intersection(today.get(id_, id_) for id_ in slow_down.cases):
+            for case_id in of_today.intersection(slow_down.cases):
                 past.told.setdefault(case_id, slow_down)
     past.rolling = {id_: [p for night in known for p in night] for id_, known in nights.items()}
     return past

@@ -12,7 +12,7 @@ from bench_lib.engine import commands, past
 from bench_lib.engine.settings import PLANNED, Outcome, Settings
 from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
 from bench_lib.environment import fingerprint
-from bench_lib.findings import KernelsUnseen, Renamed, Told
+from bench_lib.findings import KernelsUnseen, Told
 from bench_lib.formats import many
 from bench_lib.model import (
     Attempt,
@@ -317,12 +317,7 @@ class Suite:
             if cannot is not None:
                 unfit[case_id] = [cannot]
         self._evidenced = suite
-        found = judge.judge(suite) | unfit
-        for case_id, record in self.records.items():
-            baseline = self._baseline(record)
-            if baseline is not None and baseline.case_id == record.case.renamed_from:
-                found[case_id] = [_under_its_former_id(v, baseline) for v in found[case_id]]
-        return found
+        return judge.judge(suite) | unfit
 
     def _unmeasured(self, record: Record) -> Verdict | None:
         """Return the verdict of a case that there is nothing to judge of; None if there is.
@@ -458,19 +453,9 @@ class Suite:
             return ""
         return f"note: the reference is not what the baseline was accepted in: {'; '.join(other)}"
 
-    def _cases_on(self, key: str) -> list[Case]:
-        """Return the cases that were measured on hardware of a key."""
-        records = self.records.values()
-        return [record.case for record in records if self.hardware_of(record).key == key]
-
     def _earlier(self, key: str) -> past.Past:
         if key not in self._past:
-            file = self._known.of(key)
-            cases = self._cases_on(key)
-            pinned = {case.id: found for case in cases if (found := file.of(case)) is not None}
-            formers = {case.renamed_from: case.id for case in cases if case.renamed_from}
-            renamed = {id_: new for id_, new in formers.items() if id_ not in self.records}
-            self._past[key] = past.read(self._runs(key), file.baselines | pinned, renamed)
+            self._past[key] = past.read(self._runs(key), self._known.of(key).baselines)
         return self._past[key]
 
     def _runs(self, key: str) -> Iterator[history.Run]:
@@ -565,13 +550,6 @@ def _lagging(record: Record) -> list[str]:
     """Name the ranks that were behind in the launches that count."""
     launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
     return [straggler.in_words for straggler in lagging(launches)]
-
-
-def _under_its_former_id(verdict: Verdict, baseline: Baseline) -> Verdict:
-    """Say of a verdict on a renamed case whose baseline it used."""
-    if verdict.baseline is None or verdict.against != "pinned":
-        return verdict
-    return verdict.finding(Renamed(baseline.case_id))
 
 
 def _missing(theirs: Record | None) -> str:

@@ -366,9 +366,7 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
             if earlier is not None and _is_judged(earlier.record) and not _is_judged(record):
                 continue  # who looks into a failure with ``ab`` does not make it good
             found.pop(entry.place, None)
-            held, case = accepted[key], record.case
-            baseline = held.get(case.id) or held.get(case.renamed_from)
-            found[entry.place] = replace(entry, baseline=baseline)
+            found[entry.place] = replace(entry, baseline=accepted[key].get(record.case.id))
     return found
 
 
@@ -409,18 +407,11 @@ def _look_back(
     gone: list[Point] = []
     last: list[Point] = []
     series: dict[Place, list[Point]] = {}
-    renamed = {
-        (entry.record.case.renamed_from, key): place
-        for place, entry in entries.items()
-        for key in [entry.hardware.key]
-        if entry.record.case.renamed_from and (entry.record.case.renamed_from, key) not in entries
-    }
     for case_id, key, points in archive.all_series(since=since):
         past = [point for point in points if point.time <= night.newest_start]
         last += [point for point in past if point.run_id == before.get(key)]
-        place = renamed.get((case_id, key), (case_id, key))
-        if place in entries:
-            series[place] = sorted([*series.get(place, []), *past], key=lambda point: point.time)
+        if (case_id, key) in entries:
+            series[case_id, key] = past
         elif key in keys and past and past[-1].run_id == before.get(key):
             gone.append(past[-1])
     references = {point.environment for points in series.values() for point in points}

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +66,12 @@ class BaselineFile:
         return {k: v.published for k, v in self.baselines.items() if v.published is not None}
 
     def of(self, case: Case) -> Baseline | None:
-        """Return a case's baseline, else the one under the id that it had before."""
-        return self.baselines.get(case.id) or self.baselines.get(case.renamed_from)
+        """Return a case's baseline, if there is one."""
+        return self.baselines.get(case.id)
 
     def quarantine_of(self, case: Case) -> Quarantine | None:
-        """Return a case's quarantine, else the one under the id that it had before."""
-        own, former = (self.quarantines.get(id_) for id_ in (case.id, case.renamed_from))
-        if own is not None or former is None:
-            return own
-        return replace(former, reason=f"{former.reason} (lift it as {case.renamed_from})")
+        """Return a case's quarantine, if it is in one."""
+        return self.quarantines.get(case.id)
 
 
 MEASURED, PUBLISHED = "measured", "published"
