@@ -202,7 +202,7 @@ def _placed(
 
 
 def by_origin(values: Sequence[tuple[float, Origin]]) -> dict[Origin, list[float]]:
-    """Return values by where their processes ran, without those of unknown runs."""
+    """Return values of any unit by where their processes ran, without those of unknown runs."""
     found: dict[Origin, list[float]] = defaultdict(list)
     for value, origin in values:
         if origin.run:
