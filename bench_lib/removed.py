@@ -27,7 +27,8 @@ _POST = "--json and a workflow step that posts (docs/ci.md)"
 _IMAGES = "compare two images with --prefix-a and --prefix-b of bench-lib ab"
 _FETCH = "python -c \"import torchvision.datasets as d; d.CIFAR100('DIR', download=True)\""
 OPTIONS: dict[tuple[str, str], str] = {
-    ("baseline quarantine", "--history"): "--unknown takes a case that only a run knows",
+    ("baseline quarantine", "--history"): "leave it out: any case can be in quarantine",
+    ("baseline show", "--case"): "--json, and any reader of JSON",
     ("exercise", "--compile-options"): "compile_options in the matrix",
     ("exercise", "--price-per-hour"): "divide the price by the throughput",
     ("exercise", "--resolution"): "the largest batch is known to 1%",

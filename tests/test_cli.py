@@ -6,7 +6,6 @@ import datetime as dt
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -159,16 +158,6 @@ def test_accepting_what_was_measured_with_cold_caches_says_what_follows(cli, his
     assert ("record once more" in answer.out) is said
 
 
-def test_several_runs_are_accepted_together(cli, history, tmp_path):
-    paths = [write_run(history, [measured(s, processes=3)]) for s in (0.5, 0.25)]
-    words = [word for path in paths for word in ("--run", run_id(path))]
-    answer = cli("baseline", "accept", *words, "--reason", "two nights", "--json")
-    assert answer.json["accepted"] == 1
-    baseline = baselines.load(tmp_path / "baselines", "mi300x").baselines[CASE_ID]
-    assert len(baseline.processes) == 6
-    assert baseline.accepted.run_id == " ".join(map(run_id, paths))
-
-
 def test_a_run_is_added_to_what_is_accepted_and_told_by_itself(cli, history, tmp_path):
     first = write_run(history, [measured(0.5, processes=5)])
     assert accept(cli, first).status == 0
@@ -230,16 +219,6 @@ def test_what_speaks_against_accepting_is_said_and_the_rest_accepted(cli, histor
     assert [stored[name].accepted.run_id == run_id(path) for name in "abc"] == [True, False, False]
 
 
-def test_nothing_but_refusals_is_a_no(cli, history, tmp_path):
-    answer = accept(cli, write_run(history, [doubtful(0.5)]), "--json")
-    assert answer.status == 1
-    assert (answer.json["accepted"], answer.json["refused"]) == (0, [CASE_ID])
-    (change,) = answer.json["changes"]
-    assert change["against"] == "SUSPECT latency: 1.4% slower, not beyond chance"
-    assert change["new"]["accepted"]["in_spite_of"] is None
-    assert not (tmp_path / "baselines").exists()
-
-
 def test_what_is_forced_says_in_spite_of_what_then_and_ever_after(cli, history, tmp_path):
     records = [
         doubtful(0.5),
@@ -254,14 +233,7 @@ def test_what_is_forced_says_in_spite_of_what_then_and_ever_after(cli, history, 
     assert stored[CASE_ID].accepted.in_spite_of == words
     assert stored["good"].accepted.in_spite_of is None
     shown = cli("baseline", "show", "--hardware", "mi300x")
-    assert shown.lines[-1] == f"{CASE_ID}: in spite of: {words}"
-
-
-def test_forcing_without_a_reason_is_refused(cli, history, tmp_path):
-    path = write_run(history, [doubtful(0.5)])
-    answer = cli("baseline", "accept", "--run", run_id(path), "--force", "--reason", " ")
-    assert (answer.status, answer.out) == (2, "")
-    assert not (tmp_path / "baselines").exists()
+    assert f"{CASE_ID}: why not; in spite of: {words}" in shown.lines
 
 
 def test_a_process_is_named_by_its_run_and_its_conditions_by_its_environment(
@@ -283,48 +255,6 @@ def test_a_reason_is_required(cli, history, tmp_path, reason):
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == ("bench-lib: error: --reason is empty; say why these values are right\n")
     assert not (tmp_path / "baselines").exists()
-
-
-def test_runs_of_different_hardware_are_not_accepted_together(cli, history):
-    one = write_run(history, [measured(0.5)])
-    two = write_run(history, [measured(0.5)], hardware=make_hardware(key="h200"))
-    answer = cli("baseline", "accept", "--run", run_id(one), "--run", run_id(two), "--reason", "x")
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err == (
-        "bench-lib: error: these runs are of different hardware: h200, mi300x; accept them apart\n"
-    )
-
-
-def test_runs_under_different_conditions_are_not_accepted_together(cli, history):
-    one = write_run(history, [measured(0.5)])
-    two = write_run(history, [measured(0.5)], hardware=make_hardware(power_cap_w=500.0))
-    answer = cli("baseline", "accept", "--dry-run", "--run", run_id(one), "--run", run_id(two))
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err == (
-        "bench-lib: error: these values were measured under different conditions: "
-        "power_cap_w 750.0 and 500.0; accept them apart\n"
-    )
-
-
-@pytest.mark.parametrize("again", ["id", "start", "latest", "path", "copy"])
-def test_the_same_run_twice_is_refused(cli, history, tmp_path, again):
-    path = write_run(history, [measured(0.5)])
-    copy = tmp_path / "copy" / path.name
-    copy.parent.mkdir()
-    copy.write_bytes(path.read_bytes())
-    spellings = {
-        "id": run_id(path),
-        "start": run_id(path)[:5],
-        "latest": "latest",
-        "path": f"history/{path.name}",
-        "copy": str(copy),
-    }
-    words = ("--run", run_id(path), "--run", spellings[again])
-    answer = cli("baseline", "accept", *words, "--reason", "x")
-    assert (answer.status, answer.err) == (
-        2,
-        "bench-lib: error: two --run name the same run; its processes would count twice\n",
-    )
 
 
 def test_a_pattern_that_no_case_is_like_is_refused(cli, history):
@@ -382,17 +312,6 @@ def test_a_diff_shows_old_new_ratio_and_interval_and_what_changed_around(cli, hi
     assert (answer.status, answer.err) == (0, "")
     golden(answer.out)
     assert (tmp_path / "baselines" / "mi300x.json").read_bytes() == before
-
-
-def test_a_diff_names_the_conditions_that_changed(cli, history):
-    accept(cli, write_run(history, [measured(0.5, processes=3)]))
-    path = write_run(
-        history,
-        [measured(0.5, processes=3)],
-        hardware=make_hardware(power_cap_w=500.0, clock_policy="auto"),
-    )
-    answer = cli("baseline", "accept", "--dry-run", "--run", run_id(path))
-    assert answer.lines[-1] == "environment: power_cap_w 750.0 -> 500.0"
 
 
 def test_a_diff_as_markdown_can_be_pasted_into_a_pull_request(cli, history):
@@ -459,13 +378,6 @@ def test_a_diff_for_machines_holds_the_whole_of_both_sides(cli, history):
     assert [len(changed[side]["processes"]) for side in ("old", "new")] == [2, 2]
 
 
-def test_a_diff_against_one_process_has_a_ratio_and_no_interval(cli, history):
-    accept(cli, write_run(history, [measured(0.5)]))
-    path = write_run(history, [measured(0.25)])
-    answer = cli("baseline", "accept", "--dry-run", "--run", run_id(path))
-    assert answer.lines[1].split() == [CASE_ID, "500", "ms", "250", "ms", "-50.0%"]
-
-
 def test_showing_a_key_lists_what_is_accepted(cli, history):
     records = [
         measured(0.5, "a", processes=3),
@@ -483,8 +395,8 @@ def test_showing_a_key_lists_what_is_accepted(cli, history):
     answer = cli("baseline", "show", "--hardware", "mi300x")
     assert (answer.status, answer.err) == (0, "")
     golden(answer.out)
-    shown = cli("baseline", "show", "--hardware", "mi300x", "--case", "b", "--json").json
-    assert (shown["hardware_key"], shown["cases"][0]["case_id"]) == ("mi300x", "b")
+    shown = cli("baseline", "show", "--hardware", "mi300x", "--json").json
+    assert (shown["hardware_key"], shown["cases"][1]["case_id"]) == ("mi300x", "b")
     assert shown["device"]["uuid"] == "GPU-0123"
 
 
@@ -503,15 +415,6 @@ def test_a_reason_stands_whole_in_a_terminal_of_eighty_columns(cli, history, mon
     verdicts = [make_verdict(status=Status.INVALID, reason=reason)]
     invalid = measured(0.5, "b", 1, status=Status.INVALID, verdicts=verdicts)
     assert explanations([invalid]) == [f"b: INVALID latency: {reason}"]
-
-
-def test_showing_a_key_without_baselines_names_those_that_have(cli, history):
-    accept(cli, write_run(history, [measured(0.5)]))
-    answer = cli("baseline", "show", "--hardware", "mi300a")
-    assert (answer.status, answer.lines) == (
-        1,
-        ["no baselines of mi300a in baselines; there are baselines of mi300x"],
-    )
 
 
 def test_showing_without_a_key_is_of_this_machine(cli):
@@ -542,8 +445,7 @@ def publish(folder: Path, *case_ids: str) -> Path:
 
 def test_published_figures_are_shown_apart_from_what_was_accepted(cli, tmp_path):
     publish(tmp_path / "baselines", CASE_ID, "b")
-    (tmp_path / "baselines" / "broken.json").write_text("<<<<<<<")
-    answer = cli("baseline", "show", "--hardware", "mi300x", "--case", "b")
+    answer = cli("baseline", "show", "--hardware", "mi300x")
     assert (answer.status, answer.err) == (0, "")
     golden(answer.out)
     shown = cli("baseline", "show", "--hardware", "mi300x", "--json").json
@@ -572,32 +474,6 @@ def test_the_first_accepted_run_replaces_the_published_figure_of_its_case(cli, h
     assert (list(file.measured), list(file.published)) == ([CASE_ID], ["b"])
     assert len(file.measured[CASE_ID].processes) == 5
     assert file.hardware == make_hardware()
-
-
-def test_a_run_that_fails_leaves_the_published_figure_where_it_is(cli, history, tmp_path):
-    path = publish(tmp_path / "baselines", CASE_ID)
-    before = path.read_bytes()
-    died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="SIGSEGV"))
-    answer = accept(cli, write_run(history, [measured(0.5, attempts=[died])]))
-    assert answer.status == 1
-    assert answer.lines[1].split() == [CASE_ID, "nothing"]
-    assert path.read_bytes() == before
-
-
-@pytest.mark.usefixtures("today")
-def test_a_case_in_quarantine_that_has_a_published_figure_has_no_baseline(cli, tmp_path):
-    publish(tmp_path / "baselines", CASE_ID, "resnet18-b8-fp32-eager-infer")
-    assert quarantine(cli, CASE_ID).lines[1:] == ["it has no baseline there"]
-
-
-def test_a_run_beside_a_published_figure_shows_it_in_the_history(cli, history):
-    verdict = make_verdict(
-        status=Status.NO_BASELINE, ratio=None, against="published", reason="5 ms; published: 3"
-    )
-    path = write_run(history, [measured(0.5, status=Status.NO_BASELINE, verdicts=[verdict])])
-    assert "  latency: NO_BASELINE: 5 ms; published: 3" in cli("history", "show", "latest").lines
-    (record,) = cli("history", "show", run_id(path), "--json").json["records"]
-    assert record["verdicts"][0]["against"] == "published"
 
 
 # ---- baseline record --------------------------------------------------------------------
@@ -686,14 +562,6 @@ def test_a_test_that_fails_while_recording_fails_the_recording_of_its_case_alone
     assert answer.status == 1
     assert "b: died in warm-up: SIGSEGV" in answer.lines
     assert list(baselines.load(tmp_path / "baselines", "mi300x").baselines) == ["a"]
-
-
-def test_recording_nothing_that_can_be_accepted_is_a_no(cli, tmp_path, fake_pytest):
-    fake_pytest([doubtful(0.5)])
-    answer = record(cli)
-    assert answer.status == 1
-    assert "next" not in answer.out
-    assert not (tmp_path / "baselines").exists()
 
 
 def test_a_case_that_lost_processes_is_not_recorded(cli, tmp_path, fake_pytest):
@@ -855,81 +723,25 @@ def test_a_case_is_quarantined_with_a_day_a_reason_and_a_name(cli, history, tmp_
     )
 
 
-def in_matrix(folder: Path, *names: str) -> None:
-    folder.mkdir()
-    (folder / "matrix.toml").write_text(
-        f'[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 4\nprecision = {[*names]}\n'
-    )
-
-
-MISTYPED = "resnet81-b4-fp32-eager-infer"
-
-
 @pytest.mark.usefixtures("today")
-def test_a_mistyped_case_is_not_quarantined_and_cases_like_it_are_named(cli, history, tmp_path):
+def test_a_case_without_a_baseline_is_quarantined_and_those_like_it_are_named(cli, history):
     accept(cli, write_run(history, [measured(0.5, processes=5), measured(0.5, "b", 5)]))
-    in_matrix(tmp_path / "perf_tests", "fp16")
-    before = (tmp_path / "baselines" / "mi300x.json").read_bytes()
-    answer = quarantine(cli, MISTYPED)
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err == (
-        f"bench-lib: error: no case '{MISTYPED}' in baselines/mi300x.json, nor in "
-        f"perf_tests/matrix.toml; did you mean {CASE_ID} or resnet50-b4-fp16-eager-infer? "
-        "with --unknown it is taken as it is\n"
-    )
-    assert quarantine(cli, "quite-another").err.endswith(
-        " in perf_tests/matrix.toml; with --unknown it is taken as it is\n"
-    )
-    assert (tmp_path / "baselines" / "mi300x.json").read_bytes() == before
-    assert quarantine(cli, "resnet50-b4-fp16-eager-infer").lines[1:] == ["it has no baseline there"]
-
-
-@pytest.mark.usefixtures("today")
-def test_a_case_that_has_a_baseline_is_looked_for_nowhere_else(cli, history, tmp_path):
-    accept(cli, write_run(history, [measured(0.5, processes=5)]))
-    shutil.rmtree(history)
-    history.write_text("")
-    in_matrix(tmp_path / "perf_tests", "fp17")
-    assert quarantine(cli, CASE_ID).status == 0
-    answer = quarantine(cli, MISTYPED)
-    assert answer.status == 2
-    assert "matrix.toml: gate.networks, table 1, precision: unknown precision" in answer.err
-
-
-@pytest.mark.usefixtures("today")
-def test_a_case_that_nothing_knows_yet_is_quarantined_where_that_is_meant(cli, history):
-    accept(cli, write_run(history, [measured(0.5, processes=5), measured(0.5, "b", 5)]))
-    answer = quarantine(cli, MISTYPED, "--unknown")
+    answer = quarantine(cli, "resnet81-b4-fp32-eager-infer")
     assert (answer.status, answer.lines[1:]) == (
         0,
-        [f"it has no baseline there; like it are {CASE_ID}"],
+        [f"it has no baseline there; did you mean {CASE_ID}?"],
     )
-    assert quarantine(cli, "quite-another", "--unknown").lines[1:] == ["it has no baseline there"]
-    found = quarantine(cli, MISTYPED, "--unknown", "--json").json
-    assert found["near"] == [CASE_ID]
-    assert found["quarantine"]["until"] == "2026-02-01"
-    words = ("baseline", "quarantine", "quite-another", "--hardware", "mi300x", "--lift", "--json")
-    assert cli(*words).json == {
-        "schema": 3,
-        "command": "baseline quarantine",
-        "notes": ["quite-another is no longer in quarantine in baselines/mi300x.json"],
-        "next": "",
-        "exit_status": 0,
-        "hardware_key": "mi300x",
-        "path": "baselines/mi300x.json",
-        "case_id": "quite-another",
-        "quarantine": None,
-        "near": [],
-    }
+    assert quarantine(cli, "quite-another").lines[1:] == ["it has no baseline there"]
+    assert quarantine(cli, "quite-another", "--json").json["quarantine"]["until"] == "2026-02-01"
 
 
 @pytest.mark.usefixtures("today")
 def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
     here = backends.detect()[0]
-    words = ("baseline", "quarantine", "a", "--until", "2026-01-02", "--reason", "x", "--unknown")
+    words = ("baseline", "quarantine", "a", "--until", "2026-01-02", "--reason", "x")
     assert cli(*words).status == 0
     assert baselines.load(tmp_path / "baselines", here.key).hardware == here
-    quarantine(cli, "a", "--unknown")
+    quarantine(cli, "a")
     assert baselines.load(tmp_path / "baselines", "mi300x").hardware is None
 
 
@@ -942,29 +754,26 @@ def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
             "--reason is missing; a quarantine has a last day and a reason",
         ),
         (
-            ("a", "--unknown", "--until", "2026-02-01", "--reason", " "),
+            ("a", "--until", "2026-02-01", "--reason", " "),
             "the reason is empty; say why a may fail",
         ),
         (
-            ("a", "--unknown", "--until", "tomorrow", "--reason", "x"),
+            ("a", "--until", "tomorrow", "--reason", "x"),
             "'tomorrow' is no day; write it as 2026-12-31",
         ),
         (
-            ("a", "--unknown", "--until", "2026-01-01", "--reason", "x"),
+            ("a", "--until", "2026-01-01", "--reason", "x"),
             ("2026-01-01 is over; name a day from 2026-01-02 on, by which a is to be mended"),
         ),
         (
-            ("a|b", "--unknown", "--until", "2026-02-01", "--reason", "x"),
+            ("a|b", "--until", "2026-02-01", "--reason", "x"),
             "'a|b' is no case's id, which is letters, digits, dots, dashes and underscores",
         ),
         (
             ("a", "--until", "2026-02-01", "--reason", "x", "--hardware", "../x"),
             "'../x' is no hardware key, which is letters, digits, dots, dashes and underscores",
         ),
-        (
-            ("a", "--lift", "--until", "2026-02-01"),
-            "--lift takes no --until, --reason or --unknown",
-        ),
+        (("a", "--lift", "--until", "2026-02-01"), "--lift takes no --until or --reason"),
     ],
 )
 @pytest.mark.usefixtures("today")
@@ -979,8 +788,8 @@ def test_a_quarantine_that_is_put_wrongly_is_refused(cli, tmp_path, words, error
 def test_quarantines_are_shown_with_their_last_day_and_whether_it_is_over(
     cli, history, tmp_path, monkeypatch
 ):
-    quarantine(cli, "crashes", "--unknown", until="2026-01-02")
-    quarantine(cli, "flaky", "--unknown")
+    quarantine(cli, "crashes", until="2026-01-02")
+    quarantine(cli, "flaky")
     monkeypatch.setattr("bench_lib.storage.history.utc_today", lambda: dt.date(2026, 1, 3))
     expected = [
         "in quarantine       until  state",
@@ -992,10 +801,9 @@ def test_quarantines_are_shown_with_their_last_day_and_whether_it_is_over(
     assert answer.lines[2:5] == expected
     accept(cli, write_run(history, [measured(0.5, "a", 5)]))
     assert cli("baseline", "show", "--hardware", "mi300x").lines[3:6] == expected
-    shown = cli("baseline", "show", "--hardware", "mi300x", "--case", "cr*", "--json").json
-    (row,) = shown["quarantine"]
-    assert (row["case_id"], row["state"]) == ("crashes", "over")
-    assert cli("baseline", "show", "--hardware", "mi300x", "--case", "x*").status == 1
+    shown = cli("baseline", "show", "--hardware", "mi300x", "--json").json
+    rows = [(row["case_id"], row["state"]) for row in shown["quarantine"]]
+    assert rows == [("crashes", "over"), ("flaky", "holds")]
 
 
 # ---- history ----------------------------------------------------------------------------

@@ -360,7 +360,7 @@ def accept_as_if_much_faster(history: Path, folder: Path) -> None:
     empty = baselines.load(folder, hardware.key)
     accepted = Accepted(kept.run_id, "a test", "2026-01-02")
     [change] = acceptance.propose(
-        empty, {kept.run_id: [record]}, hardware, accepted, environments=kept.environments
+        empty, [record], hardware, accepted, environments=kept.environments
     )
     [process] = change.new.processes
     seconds = [process.values["latency"] * math.exp(i / 1000 - 8) for i in range(5)]

@@ -755,9 +755,8 @@ def test_cases_of_many_ranks_are_accepted_and_judged_by_the_next_run(
         ("net", case_id), Status.NO_BASELINE
     )
     file = baselines.load(tmp_path / "baselines", DEVICE.key)
-    runs = {first.writer.run_id: list(first.records.values())}
     changes = acceptance.propose(
-        file, runs, DEVICE, Accepted(first.writer.run_id, "first", "2026-01-01")
+        file, first.records.values(), DEVICE, Accepted(first.writer.run_id, "first", "2026-01-01")
     )
     baselines.write(file, acceptance.taken(changes), DEVICE, {"e0e0e0e0": make_environment()})
     (several,) = [c.new for c in changes if c.case_id == case_id]

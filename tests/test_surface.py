@@ -137,9 +137,7 @@ baseline accept --run latest --reason x --history afile
 baseline accept --dry-run --run none
 baseline accept --dry-run --run none --json --markdown
 baseline quarantine a
-baseline quarantine a --until tomorrow --reason x --unknown
-baseline quarantine a --until 2099-12-31 --reason x
-baseline quarantine a --until 2099-12-31 --reason x --matrix none.toml
+baseline quarantine a --until tomorrow --reason x
 baseline quarantine a --hardware ../x --lift
 baseline record --reason ' '
 baseline show --baselines afile

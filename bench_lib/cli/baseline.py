@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fnmatch
 import os
 import shlex
 import signal
@@ -13,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -23,19 +21,18 @@ from bench_lib.cli.group import branch
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
-    DEFAULT_MATRIX,
     BaselinesDir,
     HardwareKey,
     HistoryDir,
     Json,
     Markdown,
-    Matrix,
     one_form,
     tell,
 )
 from bench_lib.formats import FINE_SHARE, some
 from bench_lib.model import (
     ID_RULE,
+    Accepted,
     Baseline,
     Published,
     Quarantine,
@@ -44,13 +41,9 @@ from bench_lib.model import (
 )
 from bench_lib.report.answer import Answer, Column, Table
 
-if TYPE_CHECKING:
-    from bench_lib.storage.baselines import BaselineFile
-
 app = branch("baseline")
-Kind = TypeVar("Kind")
-Runs = Annotated[
-    list[str],
+RunName = Annotated[
+    str,
     typer.Option("--run", metavar="RUN", help="A run's id or its start, latest, or a file."),
 ]
 Cases = Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")]
@@ -68,50 +61,37 @@ def show(
     *,
     hardware: HardwareKey = None,
     baselines: BaselinesDir = DEFAULT_BASELINES,
-    case: Cases = "*",
     json: Json = False,
 ) -> None:
     """Show the accepted values of a hardware key, or published ones where there are none."""
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_today
 
-    def like(by_case: Mapping[str, Kind]) -> dict[str, Kind]:
-        return {id_: by_case[id_] for id_ in sorted(by_case) if fnmatch.fnmatchcase(id_, case)}
-
     file = files.load(baselines, hardware or _this_machine())
-    chosen, published, excused = like(file.measured), like(file.published), like(file.quarantines)
     today = utc_today()
-    notes = [*_reasons({id_: each.accepted.reason for id_, each in chosen.items()})]
-    for id_, each in chosen.items():
-        if each.accepted.in_spite_of is not None:
-            notes.append(f"{id_}: in spite of: {each.accepted.in_spite_of}")
-    notes += [f"{id_}: {each.caveat}; source: {each.source}" for id_, each in published.items()]
-    if published:
-        notes.append(
-            "to measure what was published, on that hardware: "
-            "bench-lib baseline record --reason WHY -- --perf-tier nightly"
-        )
-    notes += _reasons({id_: each.reason for id_, each in excused.items()})
+    measured, published = sorted(file.measured.items()), sorted(file.published.items())
+    excused = sorted(file.quarantines.items())
+    notes = [*_reasons({id_: _why(each.accepted) for id_, each in measured})]
+    notes += [f"{id_}: {each.caveat}; source: {each.source}" for id_, each in published]
+    notes += _reasons({id_: each.reason for id_, each in excused})
     heading = []
-    if not chosen and not published:
-        known = _keys_with_baselines(baselines, file.key)
-        there = f"; there are baselines of {', '.join(known)}" if known else ""
+    if not measured and not published:
         remedy = "" if hardware else "; bench-lib baseline record --reason WHY makes some"
-        heading = [f"no baselines of {file.key} in {baselines}{remedy}{there}"]
+        heading = [f"no baselines of {file.key} in {baselines}{remedy}"]
     state: Column[tuple[str, Quarantine]] = Column(
         "state", lambda row: "holds" if files.in_force(row[1], today) else "over"
     )
     answer = Answer(
         command="baseline show",
         tables={
-            "cases": Table(_ACCEPTED, [*chosen.items()]),
-            "published": Table(_PUBLISHED, [*published.items()]),
-            "quarantine": Table([*_QUARANTINE, state], [*excused.items()]),
+            "cases": Table(_ACCEPTED, measured),
+            "published": Table(_PUBLISHED, published),
+            "quarantine": Table([*_QUARANTINE, state], excused),
         },
         heading=heading,
         notes=notes,
         about={"hardware_key": file.key, "device": file.hardware},
-        exit_status=0 if chosen or published or excused else 1,
+        exit_status=0 if measured or published or excused else 1,
     )
     tell(answer, json=json)
 
@@ -150,15 +130,9 @@ def _this_machine() -> str:
     return detect()[0].key
 
 
-def _keys_with_baselines(folder: Path, but: str) -> list[str]:
-    """List the hardware keys that something was accepted for; a broken file is not asked."""
-    from bench_lib.storage import baselines as files
-
-    keys = []
-    for key in sorted(path.stem for path in folder.glob("*.json") if path.stem != but):
-        with contextlib.suppress(files.BaselineError):
-            keys += [key] if files.load(folder, key).measured else []
-    return keys
+def _why(accepted: Accepted) -> str:
+    objection = accepted.in_spite_of
+    return accepted.reason if objection is None else f"{accepted.reason}; in spite of: {objection}"
 
 
 def _reasons(reasons: Mapping[str, str]) -> Iterator[str]:
@@ -173,7 +147,7 @@ def _reasons(reasons: Mapping[str, str]) -> Iterator[str]:
 @app.command()
 def accept(
     *,
-    run: Runs,
+    run: RunName,
     reason: Annotated[str, typer.Option(help="Why these values are right.")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")
@@ -186,7 +160,7 @@ def accept(
     json: Json = False,
     markdown: Markdown = False,
 ) -> None:
-    """Accept the values of a run, or of several runs together, as the baseline."""
+    """Accept the values of a run as the baseline, or beside it with --add."""
     one_form(json=json, markdown=markdown)
     from bench_lib.cli.proposals import Proposal
 
@@ -245,7 +219,7 @@ def record(
             f"others ran meanwhile ({', '.join(new)}); accept one: "
             "bench-lib baseline accept --run RUN"
         )
-    found = Proposal(new, history, baselines, "*", reason)
+    found = Proposal(new[0], history, baselines, "*", reason)
     found.accept(force=force, processes=LEAST_PROCESSES)
     answer = found.answer("baseline record")
     tell(replace(answer, exit_status=answer.exit_status or status))
@@ -275,19 +249,11 @@ def quarantine(
     ] = None,
     reason: Annotated[str | None, typer.Option(help="Why it may fail.")] = None,
     lift: Annotated[bool, typer.Option("--lift", help="End it instead.")] = False,
-    unknown: Annotated[
-        bool,
-        typer.Option("--unknown", help="Take a case that no baseline and no matrix knows."),
-    ] = False,
     hardware: HardwareKey = None,
     baselines: BaselinesDir = DEFAULT_BASELINES,
-    matrix: Matrix = DEFAULT_MATRIX,
     json: Json = False,
 ) -> None:
-    """Keep a failing case from failing the run, up to and including a day.
-
-    An id is refused that no baseline of this hardware and no matrix has.
-    """
+    """Keep a failing case from failing the run, up to and including a day."""
     from bench_lib.backends import detect
     from bench_lib.cli.proposals import who
     from bench_lib.storage import baselines as files
@@ -298,44 +264,22 @@ def quarantine(
     device = detect()[0]
     file = files.load(baselines, hardware or device.key)
     if lift:
-        if until is not None or reason is not None or unknown:
-            raise UserError("--lift takes no --until, --reason or --unknown")
+        if until is not None or reason is not None:
+            raise UserError("--lift takes no --until or --reason")
         new, path = None, files.lift_quarantine(file, case)
+        notes = [f"{case} is no longer in quarantine in {path}"]
     else:
         if until is None or reason is None:
             missing = "--until" if until is None else "--reason"
             raise UserError(f"{missing} is missing; a quarantine has a last day and a reason")
-        if not unknown and is_case_id(case):
-            _require_known(case, file, matrix)
         new = Quarantine(reason.strip(), until, utc_now(), who())
         path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
-    near = reading.near(case, file.measured) if unknown and case not in file.measured else []
-    if new is None:
-        notes = [f"{case} is no longer in quarantine in {path}"]
-    else:
         notes = [f"{case} may fail up to and including {until}, by {path}"]
         if case not in file.measured:
-            like = f"; like it are {', '.join(near)}" if near else ""
-            notes.append(f"it has no baseline there{like}")
-    about = {
-        "hardware_key": file.key,
-        "path": str(path),
-        "case_id": case,
-        "quarantine": new,
-        "near": near,
-    }
+            hint = reading.meant(case, file.measured)
+            notes.append("; ".join(filter(None, ("it has no baseline there", hint))))
+    about = {"hardware_key": file.key, "path": str(path), "case_id": case, "quarantine": new}
     tell(Answer(command="baseline quarantine", notes=notes, about=about), json=json)
-
-
-def _require_known(case: str, file: BaselineFile, matrix: Path) -> None:
-    """Refuse a case's id that nothing knows, naming those like it."""
-    known = {*file.baselines, *file.quarantines}
-    if case not in known:
-        known.update(reading.cases_of(matrix))
-    if case not in known:
-        hints = [reading.meant(case, known), "with --unknown it is taken as it is"]
-        why = f"no case {case!r} in {file.path}, nor in {matrix}"
-        raise UserError(f"{why}; {' '.join(filter(None, hints))}")
 
 
 def _require(reason: str) -> None:

@@ -1,11 +1,11 @@
-"""The changes of the baselines by accepting runs: computed, written, and printed."""
+"""The changes of the baselines by accepting a run: computed, written, and printed."""
 
 from __future__ import annotations
 
 import getpass
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,11 +24,11 @@ from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 
 class Proposal:
-    """The changes of a file of baselines by accepting runs, and those that were accepted."""
+    """The changes of a file of baselines by accepting a run, and those that were accepted."""
 
     def __init__(
         self,
-        names: Sequence[str],
+        name: str,
         history: Path,
         folder: Path,
         case: str,
@@ -36,40 +36,30 @@ class Proposal:
         *,
         add: bool = False,
     ) -> None:
-        """Read the runs and propose, changing nothing; raises UserError."""
-        self.runs = [Runs(history).find(name) for name in names]
-        if len({run.run_id for run in self.runs}) < len(self.runs):
-            raise UserError("two --run name the same run; its processes would count twice")
-        keys = {run.key for run in self.runs}
-        if len(keys) > 1:
-            them = ", ".join(sorted(keys))
-            raise UserError(f"these runs are of different hardware: {them}; accept them apart")
-        devices = [device for run in self.runs for device in run.hardware]
-        if not self.runs[-1].hardware:
-            raise UserError(f"{self.runs[-1].path} measured nothing; there is nothing to accept")
-        if differing := acceptance.mixed_conditions(devices):
+        """Read the run and propose, changing nothing; raises UserError."""
+        self.run = run = Runs(history).find(name)
+        if not run.hardware:
+            raise UserError(f"{run.path} measured nothing; there is nothing to accept")
+        if differing := acceptance.mixed_conditions(run.hardware):
             raise UserError(
                 f"these values were measured under different conditions: {'; '.join(differing)}; "
-                "accept them apart"
+                "measure each device in a run of its own"
             )
-        self.device = self.runs[-1].hardware[0]
-        self.environments = {k: v for run in self.runs for k, v in run.environments.items()}
-        ids = " ".join(run.run_id for run in self.runs)
-        self.file = files.load(folder, keys.pop())
+        self.file = files.load(folder, run.key)
         self.changes = acceptance.propose(
             self.file,
-            {run.run_id: run.records.values() for run in self.runs},
-            self.device,
-            Accepted(ids, reason.strip(), runs.utc_now(), who()),
+            run.records.values(),
+            run.hardware[0],
+            Accepted(run.run_id, reason.strip(), runs.utc_now(), who()),
             only=case,
-            environments=self.environments,
+            environments=run.environments,
             add=add,
         )
         self.taken: dict[str, BaselineChange] = {}
         """The accepted changes, by case."""
         if not self.changes:
-            unread = [f"; {problem}" for run in self.runs for problem in run.problems[:1]]
-            raise UserError(f"no case of {', '.join(names)} is like {case!r}{''.join(unread)}")
+            unread = [f"; {problem}" for problem in run.problems[:1]]
+            raise UserError(f"no case of {name} is like {case!r}{''.join(unread)}")
 
     def accept(self, *, force: bool, processes: int = 0) -> None:
         """Write the changes that may be written.
@@ -80,7 +70,7 @@ class Proposal:
         chosen = acceptance.taken(self.changes, force=force)
         self.taken = {change.case_id: change for change in chosen}
         if chosen:
-            files.write(self.file, chosen, self.device, self.environments)
+            files.write(self.file, chosen, self.run.hardware[0], self.run.environments)
         self.changes = [self.taken.get(change.case_id, change) for change in self.changes]
 
     @property
@@ -91,7 +81,7 @@ class Proposal:
     @property
     def around(self) -> list[str]:
         """Changes besides the values: software, caches, settings; each once."""
-        known = {**self.file.environments, **self.environments}
+        known = {**self.file.environments, **self.run.environments}
         lines: dict[str, None] = {}
         pairs: list[tuple[str, str]] = []
         for change in self.changes:
@@ -111,8 +101,7 @@ class Proposal:
         """Return a row a case, what speaks against each, and what was accepted of them."""
         notes = [f"{c.case_id}: {why}" for c in self.changes if (why := c.why_not or c.against)]
         notes += [f"environment: {line}" for line in self.around]
-        for run in self.runs:
-            notes += [f"! {problem}" for problem in run.problems]
+        notes += [f"! {problem}" for problem in self.run.problems]
         return Answer(
             command=command,
             tables={"changes": Table(COLUMNS, self.changes)},
@@ -136,9 +125,8 @@ class Proposal:
                 f"{len(self.refused)} refused: measure again, or accept with --force and a "
                 "--reason that explains what speaks against"
             )
-        for run in self.runs:
-            if not run.finished:
-                yield f"run {run.run_id} is unfinished; it may lack cases"
+        if not self.run.finished:
+            yield f"run {self.run.run_id} is unfinished; it may lack cases"
         new = [change.new for change in self.taken.values() if change.new]
         fewest = min((len(each.processes) for each in new), default=LEAST_PROCESSES)
         if fewest < LEAST_PROCESSES:

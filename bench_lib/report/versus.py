@@ -86,7 +86,7 @@ def of_run(run: Run) -> SideValues:
         try:
             (change,) = acceptance.propose(
                 BaselineFile(run.path, run.key),
-                {run.run_id: [record]},
+                [record],
                 run.hardware[0],
                 accepted,
                 environments=run.environments,

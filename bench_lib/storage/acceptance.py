@@ -137,7 +137,7 @@ def _mixed(values: Mapping[str, list[Any]]) -> list[str]:
 
 
 DOUBTFUL = (Status.REGRESSED, Status.INVALID, Status.SUSPECT, Status.NOISY)
-"""Statuses of values that should not become the reference, the worst first."""
+"""Statuses of values that should not become the reference."""
 
 
 MOST_EARLIER = 10
@@ -146,7 +146,7 @@ MOST_EARLIER = 10
 
 def propose(
     current: BaselineFile,
-    runs: Mapping[str, Iterable[Record]],
+    records: Iterable[Record],
     hardware: Hardware,
     accepted: Accepted,
     *,
@@ -154,39 +154,36 @@ def propose(
     environments: Mapping[str, Environment] | None = None,
     add: bool = False,
 ) -> list[BaselineChange]:
-    """Say what accepting these runs would do, case by case, changing nothing.
+    """Say what accepting the records of a run would do, case by case, changing nothing.
 
-    ``runs`` are records by the id of their run, ``environments`` are by the reference that
-    attempts have.  With ``add`` the accepted processes of other runs stay.  A record with a fault,
-    or in ERROR, gives nothing, not even what its earlier processes measured.
+    ``accepted`` names the run; ``environments`` are by the reference that attempts have.  With
+    ``add`` the accepted processes of other runs stay.  A record with a fault, or in ERROR, gives
+    nothing, not even what its earlier processes measured.
     """
     known = {**current.environments, **(environments or {})}
-    by_case: dict[str, list[tuple[str, Record]]] = {}
-    for run_id, records in runs.items():
-        for record in records:
-            if fnmatch.fnmatchcase(record.case.id, only):
-                by_case.setdefault(record.case.id, []).append((run_id, record))
     return [
-        _change(current.of(group[-1][1].case), group, hardware, accepted, known, add=add)
-        for case_id, group in sorted(by_case.items())
+        _change(current.of(record.case), record, hardware, accepted, known, add=add)
+        for record in sorted(records, key=lambda record: record.case.id)
+        if fnmatch.fnmatchcase(record.case.id, only)
     ]
 
 
 def _change(
     old: Baseline | None,
-    group: list[tuple[str, Record]],
+    record: Record,
     hardware: Hardware,
     accepted: Accepted,
     environments: Mapping[str, Environment],
     *,
     add: bool,
 ) -> BaselineChange:
-    """Say what the records of one case, each with its run's id, make of its baseline."""
-    case = group[-1][1].case
-    sound = [(run_id, record) for run_id, record in group if _is_sound(record)]
-    processes = [_rounded(p) for run_id, record in sound for p in processes_of(record, run_id)]
+    """Say what the record of one case makes of its baseline."""
+    case = record.case
+    processes = (
+        [_rounded(p) for p in processes_of(record, accepted.run_id)] if _is_sound(record) else []
+    )
     if not processes:
-        return BaselineChange(case.id, old, None, _why_nothing(group[-1][1]))
+        return BaselineChange(case.id, old, None, _why_nothing(record))
     if any(p.values.get("finite") == 0.0 for p in processes):
         return BaselineChange(case.id, old, None, "the answer holds infinities or NaN")
     conditions = [conditions_of(case, hardware, environments.get(p.environment)) for p in processes]
@@ -194,15 +191,15 @@ def _change(
         case.id,
         processes,
         accepted,
-        kernels=_kernels(old, [record for _, record in sound]),
+        kernels=_kernels(old, record),
         earlier=_earlier(old),
     )
     against = [
         *_unsteady(processes, case),
-        *_doubted(record for _, record in sound),
+        *_doubted(record),
         *_worse(new, old, case.limits),
     ]
-    if add and old is not None and (kept := _of_other_runs(old, dict(sound))):
+    if add and old is not None and (kept := _of_other_runs(old, accepted.run_id)):
         against += _other_versions(kept, processes, environments)
         new = replace(
             new, processes=[*kept, *processes], accepted=_together(old.accepted, accepted)
@@ -219,8 +216,8 @@ def _change(
     return BaselineChange(case.id, old, new, against="; ".join(against) or None)
 
 
-def _of_other_runs(old: Baseline, runs: Mapping[str, Record]) -> list[ProcessSummary]:
-    return [p for p in old.processes if (p.run or old.accepted.run_id) not in runs]
+def _of_other_runs(old: Baseline, run_id: str) -> list[ProcessSummary]:
+    return [p for p in old.processes if (p.run or old.accepted.run_id) != run_id]
 
 
 def _together(old: Accepted, new: Accepted) -> Accepted:
@@ -255,13 +252,11 @@ def _earlier(old: Baseline | None) -> list[Accepted]:
     return [*old.earlier, old.accepted][-MOST_EARLIER:]
 
 
-def _kernels(old: Baseline | None, records: list[Record]) -> KernelTable | None:
-    """Return the kernels that go with the new values: the last looked at, or what still holds."""
-    for record in reversed(records):
-        if record.kernels is not None:
-            return record.kernels
-    still = old is not None and all(record.status is Status.OK for record in records)
-    return old.kernels if old is not None and still else None
+def _kernels(old: Baseline | None, record: Record) -> KernelTable | None:
+    """Return the kernels that go with the new values: those looked at, or what still holds."""
+    if record.kernels is None and old is not None and record.status is Status.OK:
+        return old.kernels
+    return record.kernels
 
 
 def _is_sound(record: Record) -> bool:
@@ -284,18 +279,15 @@ def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
     return [f"iterations spread by {shown}; the limit is {limit:.0%}"]
 
 
-def _doubted(records: Iterable[Record]) -> list[str]:
-    """Repeat the worst that the runs themselves said of values that are in doubt."""
-    records = list(records)
-    if any(record.status is None for record in records):
+def _doubted(record: Record) -> list[str]:
+    """Repeat what the run itself said of values that are in doubt."""
+    status = record.status
+    if status is None:
         return ["its run did not judge it: killed before, side A of ab, or without --judge"]
-    for status in DOUBTFUL:
-        for record in records:
-            if record.status is status:
-                verdict = next((v for v in record.verdicts if v.status is status), None)
-                about = f" {verdict.metric}: {verdict.reason}" if verdict else ""
-                return [f"{status.value}{about}"]
-    return []
+    if status not in DOUBTFUL:
+        return []
+    verdict = next((v for v in record.verdicts if v.status is status), None)
+    return [f"{status.value} {verdict.metric}: {verdict.reason}" if verdict else status.value]
 
 
 def _began(new: Baseline, old: Baseline | None, limits: Limits) -> dict[str, float]:
