@@ -364,9 +364,6 @@ def watch(index: str) -> None:
 
 def start_ranks(words: list[str]) -> int:
     """Be mpirun: start ranks, wait for all, and end the others where one dies."""
-    if words == ["--version"]:
-        print("HYDRA build details: stand-in")
-        return 0
     count, folder = int(words[1]), Path(words[-1])
     left = {start_rank(rank, count, folder) for rank in range(count)}
     signal.signal(signal.SIGTERM, lambda *_: _end(left, 143))

@@ -17,23 +17,18 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import (
     LaunchCommand,
     command_for,
-    is_open_mpi,
     too_many,
     without_ranks,
 )
 
 Installer = Callable[..., dict[str, str]]
-OPEN_MPI = "mpirun (Open MPI) 4.1.4"
-MPICH = "HYDRA build details:\n    Version: 4.0.2"
 
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Installer:
-    def make(**commands: str) -> dict[str, str]:
-        for name, says in commands.items():
-            path = tmp_path / name
-            path.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{says}\nEND\n")
-            path.chmod(0o755)
+    def make(*names: str) -> dict[str, str]:
+        for name in names:
+            (tmp_path / name).touch(0o755)
         return {"PATH": str(tmp_path)}
 
     return make
@@ -62,7 +57,7 @@ def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another() -> None:
 
 
 def test_what_is_asked_for_comes_before_what_the_environment_says(installed: Installer) -> None:
-    environ = {**installed(srun=""), "BENCH_LIB_LAUNCHER": "srun -p gpu"}
+    environ = {**installed("srun"), "BENCH_LIB_LAUNCHER": "srun -p gpu"}
     assert command_for(2, environ=environ).launcher == "srun"
     assert command_for(2, "torchrun", environ=environ).launcher == "torchrun"
     assert command_for(2, environ={**environ, "BENCH_LIB_LAUNCHER": ""}).launcher == "torchrun"
@@ -76,9 +71,7 @@ def test_a_launcher_that_is_none_is_refused_with_those_there_are(text: str) -> N
     assert str(raised.value).startswith(f"the launcher is {text!r}")
 
 
-@pytest.mark.parametrize(
-    ("name", "package"), [("mpirun", "openmpi-bin, or mpich"), ("srun", "slurm-client")]
-)
+@pytest.mark.parametrize(("name", "package"), [("mpirun", "openmpi-bin"), ("srun", "slurm-client")])
 def test_a_launcher_that_is_not_installed_is_named_with_its_package(
     installed: Installer, name: str, package: str
 ) -> None:
@@ -90,36 +83,9 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_package(
 # --- torchrun ------------------------------------------------------------------------------
 
 
-def test_torchrun_of_several_hosts_is_a_step_of_slurm(installed: Installer) -> None:
-    environ = {
-        **installed(srun=""),
-        "SLURM_JOB_ID": "77",
-        "SLURM_JOB_NODELIST": "gpu[03-04]",
-    }
-    made = command_for(8, "torchrun --nnodes=2", python="/py", environ=environ)
-    text = " ".join(words(made))
-    assert (made.launcher, made.ranks, made.hosts) == ("torchrun", 8, 2)
-    assert text.startswith("srun --kill-on-bad-exit=1 ")
-    assert text.endswith(
-        " --nodes=2 --ntasks-per-node=1 /py -m torch.distributed.run --nproc-per-node 4 "
-        "--nnodes=2 --rdzv-endpoint gpu03:20077 --rdzv-backend c10d --rdzv-id 77"
-    )
-    own = command_for(8, "torchrun --nnodes 2 --rdzv-endpoint=a:1", python="/py", environ=environ)
-    assert "gpu03:20077" not in own.words
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("torchrun --nnodes 2", "outside a Slurm allocation.*mpirun --host A:4,B:4, or srun"),
-        ("torchrun --nnodes 3", "8 ranks cannot be shared out evenly among --nnodes 3"),
-        ("torchrun --nnodes 16", "8 ranks cannot be shared out evenly among --nnodes 16"),
-        ("torchrun --nnodes 1:4", "--nnodes '1:4': the launcher needs a number of hosts"),
-        ("torchrun --nnodes", "--nnodes '': the launcher needs a number of hosts"),
-    ],
-)
-def test_a_torchrun_that_reaches_no_other_host_is_refused(text: str, said: str) -> None:
-    with pytest.raises(LaunchError, match=said):
+@pytest.mark.parametrize("text", ["torchrun --nnodes 2", "torchrun --nnodes=2"])
+def test_a_torchrun_of_several_hosts_is_refused(text: str) -> None:
+    with pytest.raises(LaunchError, match="the ranks of one host; take srun"):
         command_for(8, text, environ={})
 
 
@@ -127,7 +93,7 @@ def test_a_torchrun_that_reaches_no_other_host_is_refused(text: str, said: str) 
 
 
 def test_open_mpis_ranks_may_use_all_cores_and_be_more_than_they(installed: Installer) -> None:
-    environ = {**installed(mpirun=OPEN_MPI), "NCCL_DEBUG": "INFO", "HOME": "/root"}
+    environ = {**installed("mpirun"), "NCCL_DEBUG": "INFO", "HOME": "/root"}
     made = command_for(4, "mpirun", python="/py", environ=environ)
     assert (made.launcher, made.ranks, made.hosts) == ("mpirun", 4, 1)
     assert words(made) == [
@@ -148,27 +114,22 @@ def test_open_mpi_takes_every_variable_along_that_is_recorded(installed: Install
     environ = {**dict.fromkeys({*known, *backends.variables()}, "1"), **MULTICAST_IS_OFF}
     told = set(variables.recorded(environ))
     assert MULTICAST_IS_OFF.keys() <= told
-    made = command_for(4, "mpirun", environ={**environ, **installed(mpirun=OPEN_MPI)})
+    made = command_for(4, "mpirun", environ={**environ, **installed("mpirun")})
     taken = {after for word, after in itertools.pairwise(made.words) if word == "-x"}
     assert told - taken == set()
-
-
-def test_a_launch_of_its_own_drops_where_a_rank_is_and_nothing_else() -> None:
-    ranks = {"RANK": "3", "LOCAL_RANK": "3", "OMPI_COMM_WORLD_RANK": "3", "PMI_RANK": "3"}
-    assert without_ranks({**MULTICAST_IS_OFF, **ranks}) == MULTICAST_IS_OFF
 
 
 def test_open_mpi_is_told_of_root_only_where_it_is_root(
     installed: Installer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environ = installed(mpirun=OPEN_MPI)
+    environ = installed("mpirun")
     assert "--allow-run-as-root" not in command_for(2, "mpirun", environ=environ).words
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "--allow-run-as-root" in command_for(2, "mpirun", environ=environ).words
 
 
 def test_on_hosts_that_are_named_there_are_as_many_ranks_as_slots(installed: Installer) -> None:
-    environ = installed(mpirun=OPEN_MPI)
+    environ = installed("mpirun")
     made = command_for(16, "mpirun --host a:8,b:8", environ=environ)
     assert made.hosts is None
     assert "slot:OVERSUBSCRIBE" not in made.words
@@ -180,31 +141,11 @@ def test_on_hosts_that_are_named_there_are_as_many_ranks_as_slots(installed: Ins
     assert command_for(2, "mpirun", environ=two).hosts is None
 
 
-def test_mpichs_mpirun_has_options_of_its_own(installed: Installer) -> None:
-    environ = installed(mpirun=MPICH)
-    made = command_for(2, "mpirun", python="/py", environ=environ)
-    assert words(made) == ["mpirun", "-np", "2", "-bind-to", "none", "-genvall", "/py"]
-    assert command_for(2, "mpirun -hosts a,b", environ=environ).hosts is None
-
-
-def test_an_mpirun_that_is_neither_is_refused(installed: Installer) -> None:
-    with pytest.raises(LaunchError, match=r"neither Open MPI's nor MPICH's \(it says 'prun 1'\)"):
-        command_for(2, "mpirun", environ=installed(mpirun="prun 1"))
-
-
-def test_an_mpirun_that_cannot_be_asked_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "mpirun"
-    path.write_text("not a program")
-    path.chmod(0o755)
-    with pytest.raises(LaunchError, match=rf"^{path} --version: "):
-        is_open_mpi(str(path))
-
-
 # --- srun ----------------------------------------------------------------------------------
 
 
 def test_srun_ends_the_step_with_the_first_rank_that_fails(installed: Installer) -> None:
-    made = command_for(4, "srun -p gpu", python="/py", environ=installed(srun=""))
+    made = command_for(4, "srun -p gpu", python="/py", environ=installed("srun"))
     assert (made.launcher, made.ranks, made.hosts) == ("srun", 4, 1)
     assert words(made) == [
         *("srun", "--kill-on-bad-exit=1", "--export=ALL", "--mpi=none", "--input=none"),
@@ -218,21 +159,27 @@ def test_srun_ends_the_step_with_the_first_rank_that_fails(installed: Installer)
 def test_srun_takes_as_many_hosts_as_it_is_told(
     installed: Installer, text: str, hosts: int
 ) -> None:
-    made = command_for(4, text, environ=installed(srun=""))
+    made = command_for(4, text, environ=installed("srun"))
     assert made.hosts == hosts
     assert sum(word.startswith(("-N", "--nodes")) for word in made.words) == 1
 
 
-@pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (8, 1), (9, 2), (16, 2), (64, 4)])
+@pytest.mark.parametrize("text", ["srun --nodes", "srun -N 0", "srun --nodes=1-4"])
+def test_an_srun_of_an_unknown_number_of_hosts_is_refused(installed: Installer, text: str) -> None:
+    with pytest.raises(LaunchError, match="srun needs a number of hosts"):
+        command_for(4, text, environ=installed("srun"))
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(8, 1), (9, 2), (64, 4)])
 def test_in_an_allocation_srun_takes_as_many_hosts_as_the_gpus_need(
     installed: Installer, ranks: int, hosts: int
 ) -> None:
-    environ = {**installed(srun=""), "SLURM_JOB_NUM_NODES": "4"}
+    environ = {**installed("srun"), "SLURM_JOB_NUM_NODES": "4"}
     assert command_for(ranks, "srun", environ=environ, gpus=8).hosts == hosts
 
 
 def test_a_step_inside_a_step_shares_what_that_holds(installed: Installer) -> None:
-    environ = installed(srun="")
+    environ = installed("srun")
     assert "--overlap" not in command_for(2, "srun", environ=environ).words
     inside = {**environ, "SLURM_STEP_ID": "0"}
     assert "--overlap" in command_for(2, "srun", environ=inside).words
@@ -285,8 +232,6 @@ def test_variables_of_another_launch_are_left_out() -> None:
         "OMPI_MCA_ess_base_jobid": "1",
         "PMI_FD": "8",
         "PMIX_RANK": "0",
-        "MPI_LOCALRANKID": "0",
-        "MPI_LOCALNRANKS": "2",
     }
     stays = {"OMPI_MCA_btl": "tcp", "SLURM_JOB_ID": "7", "RANKS": "1", "MASTER_PORT": "1"}
     assert without_ranks({**other, **stays}) == stays

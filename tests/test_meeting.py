@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import distributed
 
 from bench_lib.launch.launchers import Placement
 from bench_lib.worker import ranks
 from bench_lib.worker.ranks import MeetingError, met
 
-STORES: Any = distributed
-
 
 @pytest.fixture(autouse=True)
 def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
 
 
 def rank(number: int, launcher: str = "mpirun") -> Placement:
@@ -46,16 +42,9 @@ def test_a_folder_that_the_first_rank_does_not_share_is_blamed(
         met(rank(1), tmp_path)
 
 
-def test_where_ranks_are_told_to_meet_the_first_listens(
+def test_on_several_hosts_the_first_rank_is_where_the_user_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent: Any = STORES.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(agent.port))
-    with pytest.raises(MeetingError, match=f"^port {agent.port} of .* is in use; set MASTER_PORT"):
-        met(rank(0), tmp_path)
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    store: Any = met(rank(0, "torchrun"), tmp_path)
-    store.set("word", "heard")
-    assert agent.get(f"{tmp_path}/word") == b"heard"
-    assert not (tmp_path / "meeting").exists()
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    store: Any = met(Placement(0, 0, 2, 1, "mpirun"), tmp_path)
+    assert json.loads((tmp_path / "meeting").read_text()) == ["localhost", store.port]

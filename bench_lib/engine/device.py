@@ -767,7 +767,7 @@ class HeldDevice:
         Raises CaseSkipped and LaunchError.
         """
         command = self._command_for(case, side)
-        if command.is_alone({**os.environ, **side.environment}):
+        if command.is_alone:
             for name, processes in self._sides.items():
                 is_its = self._settings.sides[name] is side
                 processes.close_ranks(but=case.launch.ranks if is_its else 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench_lib.cases.axes import LARGEST, one_of, positive
-from bench_lib.launch.launchers import device_index, meeting_point, who_am_i
+from bench_lib.launch.launchers import device_index, meeting_url, who_am_i
 from bench_lib.model import COMPILE_MODES, UserError
 
 APEX_LEVELS = {1: "amp-fp16", 2: "amp-fp16", 3: "fp16"}
@@ -421,7 +421,7 @@ def place_of(options: MicroOptions, environ: Mapping[str, str]) -> RankPlace:
         share=here.ranks,
         device_index=index,
         backend=options.dist_backend,
-        url=None if here.ranks == 1 else meeting_point(here, environ).url,
+        url=None if here.ranks == 1 else meeting_url(here, environ),
         launched=True,
     )
 

@@ -20,14 +20,7 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from bench_lib.launch.launchers import (
-    LOCALHOST,
-    Meeting,
-    Placement,
-    device_index,
-    meeting_point,
-    told_meeting,
-)
+from bench_lib.launch.launchers import LOCALHOST, Placement, device_index
 from bench_lib.launch.wire import write_whole
 from bench_lib.model import Device, UserError
 from bench_lib.worker.caches import COMPILERS
@@ -147,30 +140,27 @@ def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
 def met(place: Placement, folder: Path) -> Any | None:
     """Return the store in which the ranks of a launch find each other; None for one rank.
 
-    It is where MASTER_ADDR and MASTER_PORT say; else rank 0 takes a free port and writes it into
-    the ranks' ``folder``.  Raises MeetingError or UserError where they cannot meet.
+    Rank 0 takes a free port and writes it into the ranks' ``folder``.  On several hosts its address
+    is MASTER_ADDR, or else its host's name.  Raises MeetingError where they cannot meet.
     """
     if place.ranks == 1:
         return None
-    if told_meeting(os.environ) is not None:
-        point = meeting_point(place, os.environ)
-        store = _store(point, listens=place.rank == 0 and not point.served)
-        return STORES.PrefixStore(str(folder), store)  # torchrun's has the groups before
     file = folder / MEETING_FILE
     if place.rank == 0:
-        host = LOCALHOST if place.is_on_one_host else socket.gethostname()
-        store = _store(Meeting(host, 0), listens=True)
+        told = os.environ.get("MASTER_ADDR") or socket.gethostname()
+        host = LOCALHOST if place.is_on_one_host else told
+        store = _store(host, 0, listens=True)
         write_whole(file, [host, store.port])
         return store
-    return _store(_written_meeting(file), listens=False)
+    return _store(*_written_meeting(file), listens=False)
 
 
-def _store(at: Meeting, *, listens: bool) -> Any:
+def _store(host: str, port: int, *, listens: bool) -> Any:
     limit = timedelta(seconds=MEETING_S)
     try:
-        return STORES.TCPStore(at.host, at.port, None, listens, limit, wait_for_workers=False)
+        return STORES.TCPStore(host, port, None, listens, limit, wait_for_workers=False)
     except RuntimeError as error:
-        raise MeetingError(_why_not(at.host, at.port, error)) from error
+        raise MeetingError(_why_not(host, port, error)) from error
 
 
 def _why_not(host: str, port: int, error: Exception) -> str:
@@ -184,13 +174,12 @@ def _why_not(host: str, port: int, error: Exception) -> str:
     return f"nobody is to be met at {host}:{port}: {first}"
 
 
-def _written_meeting(file: Path) -> Meeting:
+def _written_meeting(file: Path) -> tuple[str, int]:
     deadline = time.monotonic() + MEETING_S
     while time.monotonic() < deadline:
-        list(file.parent.iterdir())  # or a network's file system would keep that it was not there
-        if file.exists():
+        if is_there(file):
             host, port = json.loads(file.read_text())
-            return Meeting(host, port)
+            return host, port
         time.sleep(LOOK_S)
     raise MeetingError(
         f"rank 0 did not say within {MEETING_S:g} s where to meet, in {file}; where the hosts "
