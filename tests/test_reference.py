@@ -562,12 +562,6 @@ def test_an_interpreter_that_is_not_there_is_refused(bed):
     assert refused(bed) == f"{words}name the python of the accepted environment"
 
 
-def test_a_list_of_wheels_that_is_not_there_is_refused(bed):
-    bed.reference = Side(str(bed.folder / "accepted.txt"))
-    words = f"there is no list {bed.reference.python}; "
-    assert refused(bed) == f"{words}pip freeze in the accepted environment writes one"
-
-
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
@@ -611,22 +605,6 @@ def test_this_environment_itself_is_measured_where_that_is_asked_for(bed):
     record = bed.run(CASE)[CASE.id]
     assert of(record, "reference").status is Status.OK
     assert f"in turns with torch {TONIGHTS} (this environment itself)" in bed.said
-
-
-def test_a_list_of_wheels_is_installed_before_anything_is_measured(bed, monkeypatch):
-    made = []
-
-    def make(python):
-        made.append((python, list(bed.here.log)))
-        raise LaunchError("no environment from accepted.txt: ERROR: no torch==9\nmore")
-
-    monkeypatch.setattr(environments, "interpreter", make)
-    listed = bed.folder / "accepted.txt"
-    listed.touch()
-    bed.reference = Side(str(listed))
-    why = refused(bed, "does not start: no environment from accepted.txt: ERROR: no torch==9")
-    assert "more" not in why
-    assert made[0] == (str(listed), [])
 
 
 def test_the_same_packages_in_another_place_are_a_reference(bed):

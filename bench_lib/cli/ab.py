@@ -203,6 +203,7 @@ def _side(
     folder: Path | None,
 ) -> Side:
     from bench_lib.engine import settings
+    from bench_lib.launch.environments import interpreter
 
     words = read(settings.prefix, prefix or "", f"--prefix-{letter}")
     if python == "":
@@ -214,7 +215,7 @@ def _side(
     if folder is not None and not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a folder", param_hint=f"--folder-{letter}")
     variables = dict(read(settings.variable, text, f"--env-{letter}") for text in env or [])
-    return settings.Side(python or sys.executable, variables, words, folder)
+    return settings.Side(interpreter(python or sys.executable), variables, words, folder)
 
 
 def _compare(device: Hardware, settings: Settings, cases: Sequence[Case]) -> Compared:

@@ -137,6 +137,7 @@ class Measuring:
         from bench_lib.engine.engine import opened
         from bench_lib.engine.pace import Pace, ProgressLines, read
         from bench_lib.engine.settings import REFERENCE, Settings, Side
+        from bench_lib.launch.environments import interpreter
         from bench_lib.studies.figures import figures_of
 
         keeping = self._keeping
@@ -144,7 +145,7 @@ class Measuring:
         pace = Pace({**least, **read(keeping.history, self.device.key).seconds})
         sides = {"": Side(environment=self._variables)}
         if keeping.reference and keeping.judge:
-            sides[REFERENCE] = Side(keeping.reference, self._variables)
+            sides[REFERENCE] = Side(interpreter(keeping.reference), self._variables)
         settings = Settings(
             history=keeping.history,
             baselines=keeping.baselines,

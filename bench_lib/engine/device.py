@@ -31,7 +31,7 @@ from bench_lib.engine.telemetry import (
     without,
 )
 from bench_lib.environment import fingerprint
-from bench_lib.launch import environments, launchers
+from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.files import cannot_write, is_full
 from bench_lib.launch.ranks import Ranks
@@ -782,7 +782,7 @@ class HeldDevice:
         command = launchers.command_for(
             case.launch.ranks,
             self._settings.launcher,
-            python=environments.interpreter(side.python),
+            python=side.python,
             environ={**os.environ, **side.environment},
             gpus=self._gpus,
         )

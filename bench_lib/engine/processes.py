@@ -18,7 +18,6 @@ from bench_lib import backends
 from bench_lib.backends import sysfs
 from bench_lib.engine.settings import Side
 from bench_lib.environment import fingerprint
-from bench_lib.launch import environments
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.files import is_full
@@ -46,7 +45,7 @@ def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Z
     is_known = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
     known = {PRELOAD_VARIABLE: "compiler"} if is_known else {}
     return Zygote(
-        python=environments.interpreter(side.python),
+        python=side.python,
         environment={**known, **backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
         folder=side.folder,

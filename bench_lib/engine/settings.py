@@ -57,7 +57,6 @@ class Side:
     """One environment to measure in: how its workers are started."""
 
     python: str = sys.executable
-    """An interpreter, or a list of wheels to make an environment of."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of our own."""
     command_prefix: tuple[str, ...] = ()

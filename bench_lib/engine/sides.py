@@ -64,15 +64,8 @@ def named(side: Side, theirs: Environment | None, own: Environment) -> str:
 
 
 def problem_of(side: Side, own: Side) -> str:
-    """Name the problem of a reference, as far as no worker is needed; empty without one.
-
-    A list of wheels is installed now, while nobody waits for the device.
-    """
-    if not side.command_prefix and environments.is_list(side.python):
-        if not Path(side.python).is_file():
-            remedy = "pip freeze in the accepted environment writes one"
-            return f"there is no list {side.python}; {remedy}"
-    elif not side.command_prefix:
+    """Name the problem of a reference, as far as no worker is needed; empty without one."""
+    if not side.command_prefix:
         if (python := _interpreter(side)) is None:
             remedy = "name the python of the accepted environment"
             return f"there is no interpreter {side.python} for the reference; {remedy}"
@@ -83,8 +76,7 @@ def problem_of(side: Side, own: Side) -> str:
                 "compare; name the accepted environment, or `same` for a check that finds nothing"
             )
     try:
-        path = environments.interpreter(side.python)
-        environments.ask(path, side.environment, side.command_prefix)
+        environments.ask(side.python, side.environment, side.command_prefix)
     except LaunchError as error:
         return does_not_start(side, error)
     return ""

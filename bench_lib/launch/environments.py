@@ -1,25 +1,16 @@
-"""Environments to measure in: asked for their packages, or made, once, in the user's cache folder.
-
-One is made from a list of wheels, or is another one but for a single requirement.
-"""
+"""Environments to measure in: asked for their packages, or made over another one."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from filelock import FileLock
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError, how_it_ended, last_lines
 
 LIMIT_S = 3600.0
@@ -57,14 +48,13 @@ def build(
     command: Sequence[str],
     what: str,
     *,
-    remedy: str = "",
     folder: Path | None = None,
     limit_s: float = LIMIT_S,
 ) -> str:
     """Run a program in a folder, and return its output.
 
     Raises LaunchError if it cannot be started, fails, or takes longer than the limit in seconds.
-    The error begins with ``what`` and names the cause, the remedy and the last output.
+    The error begins with ``what`` and names the cause and the last output.
     """
     try:
         done = subprocess.run(
@@ -85,57 +75,13 @@ def build(
         raise LaunchError(f"{what}: {command[0]} cannot be run: {why}") from error
     if done.returncode:
         output = last_lines(done.stdout)
-        words = "; ".join(filter(None, (f"{what}: {_gist(output)}", remedy)))
-        raise LaunchError(f"{words}\n{output}")
+        raise LaunchError(f"{what}: {_gist(output)}\n{output}")
     return done.stdout
 
 
-def made_once(key: bytes, what: str, make: Callable[[Path], None]) -> Path:
-    """Return the interpreter of an environment in the user's cache folder, made unless it is there.
-
-    ``make`` makes it in a folder that is not there yet.  Raises LaunchError, which begins with
-    ``what``.
-    """
-    folder = cache_folder() / "environments" / hashlib.sha256(key).hexdigest()[:16]
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):
-            if not (folder / "made").exists():
-                shutil.rmtree(folder, ignore_errors=True)  # half-finished
-                make(folder)
-                (folder / "made").touch()
-    except OSError as error:
-        raise LaunchError(f"{what}: {error.strerror or error}") from error
-    return folder / "bin" / "python"
-
-
-def is_list(python: str) -> bool:
-    """Whether what stands for an interpreter is a list of wheels, as pip reads it."""
-    return python.endswith(".txt")
-
-
 def interpreter(python: str) -> str:
-    """Return an interpreter; for a list of wheels that of an environment made of it.
-
-    A list that was installed once is not installed again.  Raises LaunchError.
-    """
-    if not is_list(python):
-        return python
-    wheels = Path(python)
-    what = f"no environment from {wheels}"
-    try:
-        key = wheels.read_bytes() + sys.version.encode()
-    except OSError as error:
-        raise LaunchError(f"{what}: {error.strerror or error}") from error
-    return str(made_once(key, what, partial(_make, wheels, what)))
-
-
-def _make(wheels: Path, what: str, folder: Path) -> None:
-    """Make an environment; raises LaunchError and OSError."""
-    remedy = f"see that pip install --requirement {wheels} works"
-    build([sys.executable, "-m", "venv", str(folder)], what, remedy=remedy)
-    python = str(folder / "bin" / "python")
-    build([python, "-m", "pip", "install", "--requirement", str(wheels)], what, remedy=remedy)
+    """Return an interpreter; that of an environment, where its folder is named."""
+    return str(Path(python, "bin", "python")) if Path(python).is_dir() else python
 
 
 def overlaid(folder: Path, python: str, requirement: str) -> None:

@@ -166,10 +166,11 @@ def _reference(config: pytest.Config) -> Side | None:
         variables = dict(map(engine_settings.variable, config.getini("perf_reference_env")))
     except ValueError as error:
         raise pytest.UsageError(f"perf_reference: {error}") from error
-    # A bare name is looked for on the PATH, unless it is a list of wheels.
-    if not words and (environments.is_list(python) or Path(python).name != python):
-        folder = config.rootpath if given is None else config.invocation_params.dir
-        python = str(Path(folder, Path(python).expanduser()).absolute())
+    folder = config.rootpath if given is None else config.invocation_params.dir
+    path = Path(folder, Path(python).expanduser()).absolute()
+    # A bare name is looked for on the PATH, unless it is an environment's folder.
+    if not words and (path.is_dir() or Path(python).name != python):
+        python = environments.interpreter(str(path))
     return Side(python, variables, words)
 
 

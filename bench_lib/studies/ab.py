@@ -240,8 +240,7 @@ def packages(sides: Mapping[str, Side]) -> list[str]:
     versions = []
     for side in sides.values():
         try:
-            python = environments.interpreter(side.python)
-            found = environments.ask(python, side.environment, side.command_prefix)
+            found = environments.ask(side.python, side.environment, side.command_prefix)
         except LaunchError:
             return []
         versions.append(dict(line.rsplit(" ", 1) for line in found.installed))
