@@ -18,6 +18,7 @@ from processes import HERE, ON_THE_CPU, TORCH_ALONE
 from bench_lib.engine import engine
 from bench_lib.engine.settings import REFERENCE, Settings, Side
 from bench_lib.model import Environment, Hardware, Limits, Record, Sampling, Status
+from bench_lib.plugin import session
 from bench_lib.storage import history
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=5, max_iterations=5, measure_s=0)
@@ -137,3 +138,10 @@ def test_the_reference_ran_in_its_container_and_is_named(night, accepted):
     asked, served = (line for line in night.started if str(accepted) in line)
     assert f"{accepted} -c" in asked
     assert served.endswith(f"{accepted} -m bench_lib.worker serve")
+
+
+def test_an_environments_folder_in_the_ini_file_is_looked_for_beside_it(pytester):
+    pytester.makeini("[pytest]\nperf_reference = accepted\n")
+    python = pytester.mkdir("accepted") / "bin" / "python"
+    config = pytester.parseconfig("-p", "bench_lib.plugin")
+    assert session.read_options(config).settings.sides[REFERENCE] == Side(str(python))
