@@ -524,10 +524,6 @@ class Measurement:
     ``tf32-conv``, INT8 of ``int8``, FP8 of ``fp8`` and ``fp8-rows``; None for all others."""
     numerics: Numerics | None = None
     per_rank: list[RankSample] = field(default_factory=list)
-    probe: dict[str, float] = field(default_factory=dict)
-    """Costs that no case has a part in, which may tell why processes differ: ``launch_us``, the
-    device's for a tiny kernel in this context; ``launch_ratio``, that over the least it could be.
-    Names end with the unit."""
     portions_s: dict[str, float] = field(default_factory=dict)
     """Median time of each part of a step when each is waited for, in their order: ``load``,
     ``forward``, ``backward``, ``optimizer``."""

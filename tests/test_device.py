@@ -54,7 +54,7 @@ def bench(tmp_path, workers):
     ("side", "told"),
     [
         (Side(), {}),
-        (Side(environment={"BENCH_LIB_CONTEXTS": "any"}), {"BENCH_LIB_CONTEXTS": "any"}),
+        (Side(environment={"HIP_X": "1"}), {"HIP_X": "1"}),
         (Side("/b/python", {"X": "1"}, ("docker", "run")), {"X": "1"}),
         (Side(folder=Path("/a/worktree")), {}),
     ],
@@ -77,7 +77,7 @@ def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypa
     ]
 
 
-@pytest.mark.parametrize("variables", [None, {"BENCH_LIB_CONTEXTS": "any"}])
+@pytest.mark.parametrize("variables", [None, {"HIP_X": "1"}])
 def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypatch, variables):
     told = []
 
@@ -510,16 +510,6 @@ def test_closing_ends_workers_and_telemetry_and_frees_the_device(bench, workers,
     lock = DeviceLock(DEVICE, tmp_path)
     lock.acquire(0, pytest.fail)
     lock.release()
-
-
-@pytest.mark.parametrize("dear", [False, True])
-def test_a_context_that_stayed_dear_says_so_in_every_measurement(bench, workers, dear):
-    workers.are_dear = dear
-    (outcome,) = bench().measure(make_case(id="a"))
-    (attempt,) = outcome.attempts
-    assert attempt.accepted
-    warnings = [w for w in attempt.measurement.warnings if w.startswith("launches cost more in")]
-    assert len(warnings) == dear
 
 
 def test_measuring_again_shares_one_fresh_context_and_ends_it(bench, workers):

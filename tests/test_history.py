@@ -74,7 +74,6 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path):
     measurement = make_measurement(
         numerics=Numerics(finite=True, cosine=0.999, reference_batch=4),
         per_rank=[RankSample(0, 0, "GPU-0", [0.5, 0.25], 7)],
-        probe={"copy": 1.5},
         warnings=["was not steady"],
     )
     environment, hardware = make_environment(variables={"A": "1"}), make_hardware()

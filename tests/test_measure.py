@@ -16,7 +16,6 @@ from standins.device import AT_ONCE, Device
 
 from bench_lib.model import Case, Draw, Launch, Measurement, Numerics, Sampling, Training
 from bench_lib.worker.clock import Clock, clock_of
-from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.measure import (
     FEWEST_ISSUES,
     ISSUES,
@@ -267,17 +266,6 @@ def test_what_the_workload_and_the_context_know_reaches_the_measurement():
     assert (measured.case_id, measured.context_id) == ("scripted", "context-7")
     assert measured.device_uuid == "GPU-7"
     assert measured.warnings == ["of its own"]
-
-
-# --- probes --------------------------------------------------------------------------------
-
-
-def test_what_was_probed_reaches_the_measurement():
-    machine = Device(warnings=["of its own"])
-    launches = LaunchCosts({"launch_us": 1.75}, warnings=["of launches"])
-    measured = machine.measure(launches=launches)
-    assert measured.probe == {"launch_us": 1.75}
-    assert measured.warnings == ["of launches", "of its own"]
 
 
 # --- time ----------------------------------------------------------------------------------
@@ -566,7 +554,6 @@ def test_a_cpu_is_measured_by_the_hosts_clock_without_memory():
     assert min(measured.iteration_s) >= 0
     assert measured.window_s[1] - measured.window_s[0] == measured.wall_s >= 0
     assert (measured.peak_memory_bytes, measured.enqueue_s) == (None, None)
-    assert measured.probe == {}
 
 
 def counting(_setting: Setting, *, n: int) -> Callable[[], object]:

@@ -202,9 +202,9 @@ def test_how_much_processes_differ_is_the_baseline_s_own_where_nobody_measured_i
 
 
 def test_under_hip_no_context_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_launches import GPU, FakeGpu, compare_streams
+    from test_launches import GPU, FakeGpu, excess
 
     FakeGpu(default_us=2.0 * (1 + 2 * SAME_KIND), blocks_us=[2.0]).install(monkeypatch)
-    assert (compare_streams(GPU).excess or 0) > SAME_KIND
+    assert (excess(GPU) or 0) > SAME_KIND
     monkeypatch.setattr(torch.version, "hip", "7.15.26333")
-    assert compare_streams(GPU).excess is None
+    assert excess(GPU) is None

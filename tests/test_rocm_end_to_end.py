@@ -363,7 +363,6 @@ def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x):
     measured = one_mi300x.first(FAST).measurement
     # How steady this machine is is not what is tested.
     assert [w for w in measured.warnings if not w.startswith("not steady")] == []
-    assert measured.probe["launch_us"] == pytest.approx(2.0)
     assert measured.peak_memory_bytes
     assert measured.numerics.finite
     median = sorted(measured.iteration_s)[LONG // 2]

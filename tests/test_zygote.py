@@ -47,7 +47,6 @@ def zygote(tmp_path, state):
         "FAULTS_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
         "HIP_VISIBLE_DEVICES": "0",
         "BENCH_LIB_PRELOAD": "no",
-        "BENCH_LIB_CONTEXTS": "any",
     }
     with Zygote(python=str(program), environment=environment) as started:
         yield started
@@ -81,24 +80,6 @@ def test_a_context_whose_greeting_is_garbled_is_refused(zygote, state):
     with pytest.raises(LaunchError, match="greeted with no device: Expected `str`, got `int`"):
         zygote.context(draws=1)
     assert zygote.context(draws=1).device == GPU
-
-
-def test_a_context_that_cannot_be_opened_when_drawn_again_is_tried_once_more(
-    zygote, state, monkeypatch
-):
-    monkeypatch.setattr(module.WorkerProcess, "is_dear", property(lambda _: True))
-    first = module.Zygote._forked
-    opened = []
-
-    def forked(self):
-        if len(opened) == 1:
-            planted(state, "lost")
-        opened.append(1)
-        return first(self)
-
-    monkeypatch.setattr(module.Zygote, "_forked", forked)
-    assert zygote.context(draws=2).device == GPU
-    assert len(opened) == 3
 
 
 def test_what_a_context_started_does_not_outlive_a_zygote_that_was_killed(zygote):
@@ -192,7 +173,6 @@ def processes(tmp_path, state):
         "FAULTS_STATE": str(state),
         "FAULTS_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
         "HIP_VISIBLE_DEVICES": "0",
-        "BENCH_LIB_CONTEXTS": "any",
     }
     program = tmp_path / "worker"
     program.write_text(

@@ -194,10 +194,6 @@ class Processes:
             return self._measured(case, number, asked)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
-        if process.is_dear:
-            warning = "launches cost more in this context than they could, and in all that were "
-            warning += "drawn before it"
-            measurement = replace(measurement, warnings=[*measurement.warnings, warning])
         # Zygotes count their contexts from one, and a run may have several of them.
         measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
         if measurement.device_source == "kernels" or is_alone:

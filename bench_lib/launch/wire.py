@@ -20,9 +20,6 @@ from bench_lib.model import Case, Launch, Limits, Sampling
 
 MAX_LINE = 64 * 1024 * 1024
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
-CONTEXTS_VARIABLE = "BENCH_LIB_CONTEXTS"
-CONTEXTS = ("chosen", "any")
-"""Its values; the first is what happens without it, the second takes contexts as they come."""
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
 """``no`` keeps a zygote from importing the compiler, ``torch`` from importing torchvision too;
 ``compiler`` spares it the question whether there is a GPU."""

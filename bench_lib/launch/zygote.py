@@ -31,8 +31,6 @@ from bench_lib.launch.faults import (
 from bench_lib.launch.files import temporary_files, temporary_folder
 from bench_lib.launch.started import signal_all
 from bench_lib.launch.wire import (
-    CONTEXTS,
-    CONTEXTS_VARIABLE,
     LOGS_VARIABLE,
     RUNNER,
     STARTER_VARIABLE,
@@ -104,7 +102,7 @@ class WorkerProcess:
         self.libraries: dict[str, str] = greeting.get("libraries") or {}
         """Versions of the GPU's libraries that it has loaded, by name."""
         self.excess: float | None = greeting.get("excess")
-        """How much more launches cost than they could; None if it was not requested."""
+        """How much more launches cost than they could; None where no process is drawn again."""
         self.give_way: Callable[[], None] = lambda: None
         """Called when a case asks that another context of the device runs for a moment."""
         self._zygote = zygote
@@ -241,9 +239,6 @@ class Zygote:
         processes that join it by its ``joint``, and its starter.  Raises LaunchError if the
         interpreter is missing, or the one to join is gone.
         """
-        wanted = {**os.environ, **(environment or {})}.get(CONTEXTS_VARIABLE, CONTEXTS[0])
-        if wanted not in CONTEXTS:
-            raise LaunchError(f"{CONTEXTS_VARIABLE}={wanted!r}: {' or '.join(CONTEXTS)}")
         self._directory = temporary_folder() if joins is None else None
         self._is_shared = is_shared or joins is not None
         self._process: subprocess.Popen[bytes] | None = None
@@ -361,20 +356,18 @@ class Zygote:
         opened.
         """
         self.wait()
-        if draws == 1 or self._futile >= MOST_FUTILE:
-            return self._forked()
-        context = self._forked()
+        if self._futile >= MOST_FUTILE:
+            draws = 1
         for _ in range(draws - 1):
+            context = self._forked()
             if not context.is_dear:
                 self._futile = 0
                 return context
             context.close()
-            try:
-                context = self._forked()
-            except LaunchError:
-                self.exit_code(context.pid)  # until then it may hold the device, or its memory
-                return self._forked()
-        self._futile = self._futile + 1 if context.is_dear else 0
+            self.exit_code(context.pid)  # until then it may hold the device, or its memory
+        context = self._forked()
+        if draws > 1:
+            self._futile = self._futile + 1 if context.is_dear else 0
         return context
 
     def _forked(self) -> WorkerProcess:

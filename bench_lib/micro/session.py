@@ -25,7 +25,6 @@ from bench_lib.worker import layers, profiling
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of
 from bench_lib.worker.device import autocast, open_device
-from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, measure
 from bench_lib.worker.ranks import RankGroup, about_rank, joined
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
@@ -154,7 +153,6 @@ def run(
             clock=clock,
             context_id=f"rank-{place.rank}" if place.ranks > 1 else f"micro-{os.getpid()}",
             device_uuid=seen.uuid,
-            launches=compare_streams(device),
             agree=group.agree,
             give_way=give_way,
             brief=not options.kept,

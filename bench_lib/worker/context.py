@@ -23,7 +23,7 @@ from bench_lib.worker.bursts import calibrate
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import cudnn_version, libraries, open_device
 from bench_lib.worker.host import leave_a_stack
-from bench_lib.worker.launches import compare_streams
+from bench_lib.worker.launches import excess
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, cleaned, measure
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 
@@ -37,13 +37,12 @@ def serve_cases(name: str) -> int:
     leave_a_stack()
     connection = connect(hello=name, pid=os.getpid())
     device, seen = open_device()
-    launches = compare_streams(device)
     connection.send(
         {
             "device": dataclasses.asdict(seen),
             "cudnn": cudnn_version(device),
             "threads": torch.get_num_threads(),
-            "excess": launches.excess,
+            "excess": excess(device),
             "libraries": libraries() if device.type == "cuda" else {},
         }
     )
@@ -57,7 +56,6 @@ def serve_cases(name: str) -> int:
         clock=clock_of(device),
         context_id=name,
         device_uuid=seen.uuid,
-        launches=launches,
         phase=lambda phase: connection.send({"phase": phase}),
         give_way=give_way,
     )

@@ -1,32 +1,50 @@
-"""Whether a launch costs more in this context's default stream than in other streams.
+"""Whether a launch costs more in this process's default stream than in other streams.
 
-On an H200 it does in every other context: 2.0 us where 1.8 are the least, which makes a step
-of ResNet-50 0.6% slower.  Streams that are made one after the other are alike, some forty at
-a time (docs/statistics.md).  So many are made, some are compared, and all are destroyed: what
-is measured runs in the default stream, as it does for everybody, and a context in which that
-is one of the dear ones is drawn again by who asked for it.
+On an H200 it does in every other process: 2.0 us where 1.8 are the least, which makes a step of
+ResNet-50 0.6% slower.  Ten processes spread by 0.28% as they come, and by 0.11% without the dear
+ones.  Streams that are made one after the other are alike, some forty at a time.  So many are made,
+some are compared, and all are destroyed: what is measured runs in the default stream, as it does
+for everybody, and who asked for the process takes another if it is one of the dear ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import torch
-
-from bench_lib.launch.wire import CONTEXTS_VARIABLE
 
 LAUNCHES = 200
 """A launch queue holds 1024; more would make the host wait."""
 SHORTEST_HOLD = 200_000
 LONGEST_HOLD = 1 << 30
 """Cycles; half a second of an H200, ten of a device that counts at 100 MHz."""
+MADE, EVERY = 192, 8
 
 
-class LaunchCost:
+def excess(device: torch.device) -> float | None:
+    """Return how much more a launch costs in the default stream than in the cheapest one.
+
+    A fraction, after some 70 ms.  None where nobody takes another process for it: on a CPU, under
+    HIP, whose kinds of processes nobody has measured, and where streams cannot be compared.
+    """
+    if device.type != "cuda" or torch.version.hip is not None:
+        return None
+    launch, default = _LaunchCost(device), torch.cuda.default_stream(device)
+    try:
+        with _made(MADE) as streams:
+            compared = [default, *streams[::EVERY]]
+            costs = _costs(compared, launch)
+            cheapest = compared[min(range(1, len(costs)), key=costs.__getitem__)]
+            # Measured anew: the least of many is less than it is by chance alone.
+            cost, least = _costs([default, cheapest], launch)
+    except (RuntimeError, AttributeError):
+        return None
+    return round(cost / least - 1, 4)
+
+
+class _LaunchCost:
     """The device's time for each of a chain of tiny kernels.
 
     They are queued behind one that holds the device until the last is issued, so that it
@@ -34,19 +52,14 @@ class LaunchCost:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Measure on a GPU; takes 128 bytes of it."""
         self._numbers = torch.ones(32, device=device)
         self._hold = SHORTEST_HOLD
 
     def touch(self) -> None:
-        """Do one such kernel in the current stream."""
         self._numbers.add_(0)
 
     def us(self) -> float:
-        """Microseconds per kernel in the current stream.
-
-        Raises RuntimeError where the host is too slow to issue them while the device is held.
-        """
+        """Return microseconds per kernel in the current stream; raises RuntimeError."""
         self.touch()
         torch.cuda.synchronize()
         while True:
@@ -65,53 +78,8 @@ class LaunchCost:
             self._hold = min(2 * self._hold, LONGEST_HOLD)
 
 
-MADE = 192
-EVERY = 8
-MADE_ON_HIP = 8
-"""HIP's streams share four hardware queues (GPU_MAX_HW_QUEUES) in turn, and each takes 5 MiB of
-the device: 1 MiB of kernel arguments and 4 of staging (ROCm/clr).  Two of each queue are made, and
-all are compared."""
-
-
-@dataclass(frozen=True)
-class LaunchCosts:
-    """The cost of launches in a context."""
-
-    probe: dict[str, float] = field(default_factory=dict)
-    """``launch_us``: on the device, in the default stream, in microseconds; ``launch_ratio``:
-    that over the cheapest stream's, which software that makes every launch dearer leaves as
-    it is."""
-    excess: float | None = None
-    """How much more than in the cheapest stream, as a fraction; None if contexts are not drawn by
-    it: where the user says so, and under HIP, whose kinds of contexts nobody has measured."""
-    warnings: list[str] = field(default_factory=list)
-
-
-def compare_streams(device: torch.device) -> LaunchCosts:
-    """Compare the default stream with others; nothing on a CPU, some 70 ms on a GPU."""
-    if device.type != "cuda":
-        return LaunchCosts()
-    try:
-        made, every = (MADE, EVERY) if torch.version.hip is None else (MADE_ON_HIP, 1)
-        with _made(made) as streams:
-            launch, default = LaunchCost(device), torch.cuda.default_stream(device)
-            compared = [default, *streams[::every]]
-            costs = _costs(compared, launch)
-            cheapest = compared[min(range(1, len(costs)), key=costs.__getitem__)]
-            # Measured anew: the least of many is less than it is by chance alone.
-            cost, least = _costs([default, cheapest], launch)
-    except (RuntimeError, AttributeError) as error:
-        return LaunchCosts(warnings=[f"nobody knows what launches cost here: {error}"])
-    ratio = round(cost / least, 4)
-    as_they_come = os.environ.get(CONTEXTS_VARIABLE) == "any" or torch.version.hip is not None
-    return LaunchCosts(
-        {"launch_us": round(cost, 4), "launch_ratio": ratio},
-        None if as_they_come else round(ratio - 1, 4),
-    )
-
-
-def _costs(streams: Sequence[torch.cuda.Stream], launch: LaunchCost) -> list[float]:
-    # In a context that has used only one stream yet, launches cost less than they will.
+def _costs(streams: Sequence[torch.cuda.Stream], launch: _LaunchCost) -> list[float]:
+    # In a process that has used only one stream yet, launches cost less than they will.
     for stream in streams:
         with torch.cuda.stream(stream):
             launch.touch()

@@ -32,7 +32,6 @@ from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.clock import Clock, Marks
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
-from bench_lib.worker.launches import LaunchCosts
 from bench_lib.worker.workloads import Setting, Workload, build
 from bench_lib.worker.workloads.compilation import Recorded
 
@@ -236,7 +235,6 @@ class MeasuringContext:
     clock: Clock
     context_id: str
     device_uuid: str | None = None
-    launches: LaunchCosts = field(default_factory=LaunchCosts)
     bursts: Bursts | None = None
     """Measure power-bound cases in such bursts; None measures all under sustained work."""
     choices: Mapping[str, Mapping[str, int | str]] | None = None
@@ -331,7 +329,7 @@ def _measured(
     case: Case, context: MeasuringContext, workload: Workload, before: int, compiled: int
 ) -> Measurement:
     clock, sampling = context.clock, case.sampling
-    warnings = [*context.launches.warnings, *workload.warnings]
+    warnings = list(workload.warnings)
 
     context.phase(FIRST_STEP)
     first_step_s = timed(clock, workload.step, 1)
@@ -420,7 +418,6 @@ def _measured(
         traffic_bytes_per_step=counts.traffic_bytes_per_step,
         reduced_flops_share=counts.reduced_flops_share,
         numerics=_storable(numerics),
-        probe=dict(context.launches.probe),
         portions_s={name: statistics.median(times) for name, times in portions.items()},
         own_s=_own_times(portions, workload.waits) if context.setting.ranks > 1 else [],
         training=training,

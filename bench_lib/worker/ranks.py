@@ -28,7 +28,6 @@ from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import answer, fault_of
 from bench_lib.worker.device import cudnn_version, open_device, versions
 from bench_lib.worker.host import RankLog
-from bench_lib.worker.launches import compare_streams
 from bench_lib.worker.measure import MeasuringContext
 from bench_lib.worker.workloads import Setting
 from bench_lib.worker.zygote import LOOK_S, is_there
@@ -103,7 +102,6 @@ def prepared(
         raise MeetingError(f"the case is of {asked} ranks, and {place.ranks} were started")
     enter("open the device")
     device, seen = open_device(device_index(place, os.environ))
-    launches = compare_streams(device)
     enter("meet the other ranks")
     store = met(place, out)
     group = joined(device, place.ranks, rank=place.rank, store=store)
@@ -113,7 +111,6 @@ def prepared(
         clock=clock_of(device),
         context_id=f"rank-{place.rank}",
         device_uuid=seen.uuid,
-        launches=launches,
         phase=enter,
         agree=group.agree,
     )

@@ -81,7 +81,6 @@ class Contexts:
         self.alive: set[str] = set()
         self.refuse_forks_from: int | None = None
         self.asks_to_give_way = False
-        self.are_dear = False
         self.no_turns = False
         self.known: list[set[str]] = []
         """What nobody had to find out again, by measurement."""
@@ -120,7 +119,6 @@ class Context:
         self.contexts = contexts
         self.name = name
         self.pid = 1000 + contexts.forks
-        self.is_dear = contexts.are_dear
         self.give_way: Callable[[], None] = lambda: None
         self.device = device_of(contexts.device)
 
