@@ -304,12 +304,14 @@ def test_ranks_that_could_not_meet_are_refused(words, expected):
 
 @pytest.mark.parametrize("words", [["--distributed_dataparallel"], ["--device_ids", "0,1"]])
 def test_torchrun_says_what_these_flags_would_need(words, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "0")
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
     assert read(*words) != read()
 
 
 def test_under_torchrun_what_it_says_itself_is_not_looked_at(monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "0")
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
     options = read("--rank", "7", "--dist-url", "anything", "--dist-backend", "gloo")
     assert (options.rank, options.dist_url) == (None, None)
 

@@ -20,7 +20,8 @@ from bench_lib.model import UserError
 @pytest.fixture(autouse=True)
 def _alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LOCAL_RANK", "0")  # so that flags are not held against a lone process
+    for name, value in torchrun().items():  # so that flags are not held against a lone process
+        monkeypatch.setenv(name, value)
 
 
 def options(*words: str) -> MicroOptions:
@@ -45,7 +46,8 @@ def torchrun(**variables: Any) -> dict[str, str]:
 def manual(*words: str) -> MicroOptions:
     meeting = ["--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("LOCAL_RANK")
+        for name in torchrun():
+            patch.delenv(name)
         return options("--distributed_dataparallel", *meeting, *words)
 
 
@@ -110,16 +112,6 @@ def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local):
         place_of(options("--device_ids", "4,5"), variables)
     assert str(caught.value) == (
         "--device_ids names 2 devices, and 3 ranks of this host need one each"
-    )
-
-
-def test_a_launcher_that_says_no_more_than_a_local_rank_is_one_rank_of_one():
-    assert place_of(options(), {"LOCAL_RANK": "0"}) == RankPlace(launched=True)
-    with pytest.raises(UserError) as caught:
-        place_of(options(), {"LOCAL_RANK": "1"})
-    assert str(caught.value) == (
-        "the rank is 1 and WORLD_SIZE is 1 in the environment; a rank is below WORLD_SIZE, and "
-        "torchrun sets both"
     )
 
 
