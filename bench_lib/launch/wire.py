@@ -21,8 +21,8 @@ from bench_lib.model import Case, Launch, Limits, Sampling
 MAX_LINE = 64 * 1024 * 1024
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
-"""``no`` keeps a zygote from importing the compiler, ``torch`` from importing torchvision too;
-``compiler`` spares it the question whether there is a GPU."""
+"""``compiler`` has a zygote import the compiler, which is for GPUs; ``no`` keeps the engine from
+asking for that, and ``torch`` also keeps a zygote from importing torchvision."""
 STARTER_VARIABLE = "BENCH_LIB_STARTER"
 """Process id of who started a zygote that serves several runners, one after the other."""
 RUNNER, SERVED = "runner", "served"

@@ -4,7 +4,7 @@ Alone it serves a runner over a socket; as one of several ranks, by files that a
 
 Before the fork nothing here may run a parallel CPU operation (a child would wait for
 threads that were not forked) or have the driver asked for GPUs (a child could not open one);
-``_import_compiler`` imports what would ask, and takes care.
+``_load_compiler`` imports what would ask, and takes care.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ LOOK_S = 0.02
 """Between two looks for a file of ranks."""
 STACK_S = 2.0
 """How long a process that has to end may take to leave its stack."""
-GPU = 0
 CONTEXT = "BENCH_LIB_CONTEXT"
 """Names a context in the environment of all that it starts, in whichever session."""
 
@@ -84,8 +83,6 @@ def serve() -> int:
         import_torch()
         if preload == "compiler":
             _load_compiler()
-        elif preload not in ("no", "torch"):
-            _import_compiler()
     if starter is None:
         if preload == "compiler":
             _start_over_if_spoilt()
@@ -166,18 +163,12 @@ def _without_runner() -> int:
     return 0
 
 
-def _import_compiler() -> None:
+def _load_compiler() -> None:
     """Import and compute the part that takes every child on a GPU 1.6 s, and 2 s if it compiles.
 
     On the way torch asks whether there is a GPU, which spoils the children unless the vendor's
     management library answers.  If they can no longer open one, this process starts over without.
     """
-    if _what_a_child_opens() == GPU:
-        _load_compiler()
-        _start_over_if_spoilt()
-
-
-def _load_compiler() -> None:
     with told({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
         try:
             import torch._inductor.compile_fx  # noqa: F401
@@ -193,21 +184,20 @@ def _load_compiler() -> None:
 
 def _start_over_if_spoilt() -> None:
     """Become a zygote without the compiler if children cannot open a GPU with it."""
-    if _what_a_child_opens() != GPU:
+    if not _does_a_child_open_a_gpu():
         os.environ[PRELOAD_VARIABLE] = "no"
         os.execv(sys.executable, [sys.executable, "-m", "bench_lib.worker", "serve"])  # noqa: S606 - no shell wanted
 
 
-def _what_a_child_opens() -> int:
-    """Return ``GPU`` where a child opens one, something else where it sees none or fails."""
+def _does_a_child_open_a_gpu() -> bool:
     pid = os.fork()
     if pid == 0:
-        code = 2
+        code = 1
         try:
             die_with_parent()
             from bench_lib.worker.device import open_device
 
-            code = GPU if open_device()[0].type == "cuda" else 1
+            code = 0 if open_device()[0].type == "cuda" else 1
         except BaseException:  # noqa: BLE001 - a fork must never return into the zygote
             traceback.print_exc()
         finally:
@@ -217,11 +207,11 @@ def _what_a_child_opens() -> int:
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status)
+            return status == 0
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return -signal.SIGKILL
+    return False
 
 
 def _obey(connection: Connection, children: set[int], order: dict[str, Any]) -> None:
