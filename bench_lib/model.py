@@ -91,10 +91,6 @@ class Sampling:
     """Most measured iterations."""
     measure_s: float = 0.25
     """Iterations are added until this much time is expected to be filled."""
-    enough: float | None = None
-    """Long steps end once the median's standard error is this fraction of it.  0 measures all of
-    ``iterations``, and so does a number of them that the user asked for.  None takes half of the
-    spread between processes of the case's family."""
     checks: bool = True
     """Whether the answer is held against FP32 eager's afterwards, and the FLOPs are counted."""
 

@@ -2,7 +2,6 @@
 
     python benchmarks/error_rates.py [--nights 1000] [--seed 1] [--json]
     python benchmarks/error_rates.py --real FILE [--suite] [--tolerance 0.005] [--json]
-    python benchmarks/error_rates.py --stopping [--nights 100] [--seed 1] [--json]
     python benchmarks/error_rates.py --worlds [NAME] [--together] [--nights 60] [--seed 1] [--json]
     python benchmarks/error_rates.py --turns [NAME] [--nights 60] [--seed 1]
 
@@ -54,11 +53,10 @@ import turns
 import worlds
 
 from bench_lib.model import Origin, Status, Verdict
-from bench_lib.verdict import families, judge
+from bench_lib.verdict import judge
 from bench_lib.verdict.chance import Question, answers
 from bench_lib.verdict.metrics import LEADING
 from bench_lib.verdict.statistics.change import Contrast
-from bench_lib.worker import measure
 
 CASES = 100
 TOLERANCE = 0.01
@@ -100,8 +98,6 @@ class Machine:
     spikes: float = 0.02
     spike: float = 0.05
     drift: float = 0.001
-    waits: float = 0.0
-    """How much later the first iteration is, which waits for its launch."""
     throttled: float = 0.02
     """Share of the processes of a case that are slower by something in ``throttle``."""
     throttle: tuple[float, float] = (0.02, 0.05)
@@ -122,9 +118,7 @@ class Machine:
         process = self.between * (common + own) + slow + np.log1p(slower)
         ramp = np.linspace(-0.5, 0.5, iterations)
         drift = rng.normal(0, self.drift, (n, CASES, 1)) * ramp
-        times = np.asarray(process[:, :, None] + drift + self._inside(rng, (n, CASES, iterations)))
-        times[..., 0] += self.waits
-        return times
+        return np.asarray(process[:, :, None] + drift + self._inside(rng, (n, CASES, iterations)))
 
     def _inside(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         noise: np.ndarray = rng.standard_normal(shape) * self.within
@@ -136,50 +130,16 @@ class Machine:
         return noise
 
 
-STOPPING: list[float] = []
-"""The error at which iterations end, of ``--stopping``."""
-MEASURED: Counter[int] = Counter()
-"""How many processes' cases ended after so many iterations."""
 PLAIN = Machine()
 NEAR = Machine(within=0.0015, correlation=0.0, drift=0.0002)
 """Iterations of device-bound cases on an H200: medians of 20 repeat within 0.04%."""
-LONG = Machine(between=0.0006, within=0.0004, correlation=0.0, drift=0.0001, waits=0.015)
-"""Training of 90 ms a step, say, in chosen streams; iterations may end after a few."""
 STEADY = replace(NEAR, between=0.0004, slow=0.01)
 """Processes in chosen streams: with what iterations add, medians differ by 0.06%."""
 
 
 def medians(workers: np.ndarray) -> np.ndarray:
-    """Return what the suite judges of each worker and case: the log median of 20 iterations.
-
-    With ``--stopping`` iterations end where ``bench_lib.worker.measure`` ends them.
-    """
-    times = workers[..., :ITERATIONS]
-    found = np.asarray(np.median(times, axis=-1))
-    if not STOPPING:
-        return found
-    seconds, going = np.exp(times), np.ones(found.shape, dtype=bool)
-    for n in measure.looks(ITERATIONS):
-        done = n + measure.AHEAD
-        stops = going & _enough(seconds[..., :n], STOPPING[-1])
-        found[stops] = np.median(times[..., :done], axis=-1)[stops]
-        MEASURED[done] += int(stops.sum())
-        going &= ~stops
-    MEASURED[ITERATIONS] += int(going.sum())
-    return found
-
-
-def _enough(times: np.ndarray, error: float) -> np.ndarray:
-    """Return where ``measure.is_enough`` says so; the first few are asked, to be sure of it."""
-    n, half, under_way = times.shape[-1], times.shape[-1] // 2, times[..., 1:]
-    middle, spread = np.median(under_way, axis=-1), np.std(under_way, axis=-1, ddof=1)
-    parts = np.median(under_way[..., :half], axis=-1), np.median(under_way[..., half:], axis=-1)
-    found = measure.OF_MEDIAN * spread / math.sqrt(n - 1) <= error * middle
-    found &= np.abs(parts[0] - parts[1]) <= 2 * error * middle
-    found &= np.max(under_way, axis=-1) <= (1 + measure.STALL) * middle
-    asked = times.reshape(-1, n)[:5].tolist()
-    assert [measure.is_enough(each, error) for each in asked] == found.reshape(-1)[:5].tolist()
-    return np.asarray(found)
+    """Return what the suite judges of each worker and case: the log median of 20 iterations."""
+    return np.asarray(np.median(workers[..., :ITERATIONS], axis=-1))
 
 
 def accepted(workers: np.ndarray) -> list[dict[str, float]]:
@@ -433,66 +393,6 @@ def finer(nights: int) -> list[Scenario]:
         planted = replace(night, kind="planted", nights=4 * few)
         kinds += [replace(planted, planted=effect) for effect in (0.005, 0.01)]
     return kinds
-
-
-def stopping_kinds(nights: int) -> Iterator[tuple[float, Scenario]]:
-    """Yield the error at which iterations end, and the nights on which they may."""
-    for error, machine in (
-        (families.SHARE * families.PROCESSES[families.NETWORKS], LONG),
-        (families.SHARE * families.PROCESSES[families.NETWORKS], replace(LONG, within=0.0008)),
-        (families.SHARE * families.PROCESSES[families.GRAPHS], replace(LONG, between=0.0004)),
-        (families.SHARE * families.PROCESSES[families.NETWORKS], PLAIN),
-    ):
-        about = f"processes {machine.between:.2%}, iterations {machine.within:.2%} apart"
-        tolerance, effect = (0.01, 0.015) if machine is PLAIN else (0.002, 0.003)
-        night = Scenario("clean", machine, nights=nights, tolerance=tolerance, about=about)
-        yield error, night
-        yield error, replace(night, kind="planted", planted=effect)
-
-
-def simulate_stopping(nights: int, seed: int) -> list[dict[str, Any]]:
-    """Judge the same nights with all iterations, and with those that the rule measures."""
-    rows = []
-    for error, kind in stopping_kinds(nights):
-        STOPPING.clear()
-        whole = simulate(kind, (seed, *_stream(kind)), kind.nights)
-        STOPPING.append(error)
-        MEASURED.clear()
-        ended = simulate(kind, (seed, *_stream(kind)), kind.nights)
-        STOPPING.clear()
-        mean = sum(n * count for n, count in MEASURED.items()) / MEASURED.total()
-        rows.append(
-            {
-                "about": kind.about,
-                "tolerance": kind.tolerance,
-                "planted": kind.planted,
-                "false per night": [whole.false_per_night, ended.false_per_night],
-                "found": [whole.power, ended.power],
-                "processes per case": [whole.processes_per_case, ended.processes_per_case],
-                "iterations": [ITERATIONS, mean],
-            }
-        )
-        _say(f"{kind.about}, {kind.kind} at {kind.tolerance:.1%}: {mean:.1f} iterations")
-    return rows
-
-
-def _print_stopping(rows: Sequence[Mapping[str, Any]]) -> None:
-    def both(row: Mapping[str, Any], name: str, form: str) -> str:
-        return " -> ".join(format(value, form) for value in row[name])
-
-    headings = ("timings", "tolerance", "planted", "iterations", "false a night", "found")
-    lines = [
-        [
-            row["about"],
-            f"{row['tolerance']:.1%}",
-            f"{row['planted']:.1%}",
-            both(row, "iterations", ".1f"),
-            both(row, "false per night", ".3f"),
-            both(row, "found", ".1%") if row["planted"] else "",
-        ]
-        for row in rows
-    ]
-    _print_table(headings, lines)
 
 
 def simulate_all(kinds: Sequence[Scenario], seed: int) -> dict[Scenario, Tally]:
@@ -983,9 +883,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--splits", type=int, default=MOST_SPLITS, help="of --real, at most")
     parser.add_argument("--suite", action="store_true", help="judge the cases of --real together")
     parser.add_argument(
-        "--stopping", action="store_true", help="end iterations early, beside all of them"
-    )
-    parser.add_argument(
         "--worlds", nargs="?", const="", metavar="NAME", help="play worlds whose names begin so"
     )
     parser.add_argument(
@@ -1019,8 +916,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         except ValueError as error:
             parser.error(str(error))
-    elif options.stopping:
-        document = {"stopping": simulate_stopping(options.nights, options.seed), "missed": []}
     elif options.real:
         try:
             timings = read_timings(options.real)
@@ -1038,8 +933,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"seed": options.seed, **document}, indent=2))
     elif options.worlds is not None:
         _print_worlds(document["worlds"])
-    elif options.stopping:
-        _print_stopping(document["stopping"])
     elif options.real:
         print_real(document["real"])
     else:

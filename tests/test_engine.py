@@ -642,10 +642,3 @@ def test_the_time_of_a_fault_belongs_to_the_phase_that_failed(workers, tmp_path)
     with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
         (attempt,) = device.measure(CASE)[0].attempts
     assert attempt.phases_s == {"warm-up": attempt.took_s}
-
-
-def test_the_suite_says_which_error_of_a_median_is_enough(opened):
-    own = replace(CASE, id="own", sampling=replace(CASE.sampling, enough=0.01))
-    with opened({}) as run:
-        asked = [run.measure(case).case.sampling.enough for case in (CASE, own)]
-    assert asked == [None, 0.01]  # of AMD's devices, without a baseline, nobody knows it

@@ -323,9 +323,6 @@ def test_handed_choices_last_from_the_build_to_the_end(monkeypatch):
 # --- warm-up -------------------------------------------------------------------------------
 
 
-MAY_END: dict[str, Any] = {"iterations": 20, "max_iterations": 200, "enough": 0.001}
-
-
 def warmed(work_s: Iterable[float], **sampling: Any) -> Measurement:
     work_s = list(work_s)
     machine = Device(work_s=[work_s[0], *work_s], issue_s=[0.0])
@@ -350,34 +347,6 @@ def test_warming_up_ends_early_where_blocks_agree_within_half_a_percent():
     early = {"warmup_s": 4, "warmup_max_s": 100}
     assert warmed([1 / 4], **early, warmup_early_s=0.5).warmup_s == 0.75
     assert warmed([1 / 4], **early, warmup_early_s=1.5).warmup_s == 1.5
-
-
-def test_long_steps_end_where_their_median_is_known_well_enough():
-    assert len(warmed([1 / 4], **MAY_END).iteration_s) == 7
-    stalls = [1 / 4] * (FIRST + WARM + AGAIN + 3) + [1 / 2] + [1 / 4]
-    assert len(warmed(stalls, **MAY_END).iteration_s) == 20
-
-
-def test_no_look_leaves_the_device_idle():
-    work_s = [1 / 4] * (BEFORE + 3) + [1 / 2] + [1 / 4]
-    machine = Device(work_s=work_s)
-    measured = machine.measure(dataclasses.replace(AT_ONCE, **MAY_END))
-    assert machine.log.count("look after 6") == 1
-    assert measured.iteration_s == [1 / 64 + 1 / 4, 1 / 4, 1 / 4, 1 / 2, *[1 / 4] * 16]
-    assert measured.wall_s == sum(measured.iteration_s)
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        pytest.param({"enough": None}, id="nobody says what is enough"),
-        pytest.param({"max_iterations": 20, "enough": 0.001}, id="a number was asked for"),
-        pytest.param({"measure_s": 9.0, "enough": 0.001}, id="short steps"),
-    ],
-)
-def test_iterations_do_not_end_early_where(sampling):
-    asked = {"iterations": 20, "max_iterations": 200, "measure_s": 0, **sampling}
-    assert len(warmed([1 / 4], **asked).iteration_s) >= 20
 
 
 def test_warming_up_lasts_its_least_time_though_steady():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import make_baseline, make_case, make_process
+from builders import make_case, make_process
 
 from bench_lib import backends
 from bench_lib.launch.zygote import SAME_KIND
@@ -34,7 +34,6 @@ from bench_lib.verdict.statistics.change import (
 PACKAGE = Path(backends.__file__).parents[1]
 NOT_USED = {
     "launch/zygote.py SAME_KIND": "under HIP contexts are taken as they come",
-    "verdict/families.py PROCESSES": "the baseline's processes tell, or iterations go on",
     "verdict/statistics/change.py GUESSED_DEVICE": "another device makes no case REGRESSED",
     "verdict/statistics/change.py GUESSED_RUN": "runs are taken to be farther apart",
     "verdict/statistics/change.py GUESS_WEIGHT": "no guess counts once five devices are known",
@@ -59,7 +58,6 @@ WEAKENS = {
     "worker/graph.py AGAIN": "recordings are timed on the very device",
 }
 NO_DEVICE_S = {
-    "verdict/families.py RECORDED": "a count",
     "verdict/nights.py NIGHT": "of people's day",
     "verdict/statistics/change.py LEAST_SUITE": "a count",
     "verdict/statistics/change.py LEAST_RUNS": "a count",
@@ -185,20 +183,6 @@ def test_nights_on_another_device_do_not_make_tonight_s_slow_where_nobody_measur
 def test_only_vendors_whose_devices_were_measured_go_by_them() -> None:
     measured = {backend.name for backend in backends.every() if backend.is_measured}
     assert measured == {"nvidia", "cpu"}
-
-
-def test_how_much_processes_differ_is_the_baseline_s_own_where_nobody_measured_it() -> None:
-    case = make_case()
-    assert families.enough(case, None, is_measured=True) == pytest.approx(0.0003)
-    assert families.enough(case, None, is_measured=False) is None
-    processes = [
-        make_process(log_median=x, device_uuid="GPU-1") for x in (0, 0.01, 0.02, 0.03, 0.04)
-    ]
-    recorded = make_baseline(processes=processes)
-    spread = families.enough(case, recorded, is_measured=False)
-    assert spread == pytest.approx(families.SHARE * 0.0158, rel=0.01)
-    few = make_baseline(processes=processes[:4])
-    assert families.enough(case, few, is_measured=False) is None
 
 
 def test_under_hip_no_context_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:

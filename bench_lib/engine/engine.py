@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from bench_lib import backends
 from bench_lib.engine import looks, processes
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
@@ -40,7 +39,7 @@ from bench_lib.model import (
 from bench_lib.storage import acceptance, facts, history
 from bench_lib.storage.history import utc_today
 from bench_lib.storage.lines import HistoryError
-from bench_lib.verdict import choices, families, judge, metrics, validity
+from bench_lib.verdict import choices, judge, metrics, validity
 from bench_lib.verdict.nights import in_words
 from bench_lib.verdict.severity import rank
 from bench_lib.verdict.turns import TIMES
@@ -227,14 +226,7 @@ class Engine:
         The outcome of the side in question comes first.  Raises LaunchError and DeviceBusyError.
         """
         limits = self.settings.limits.get(case.id, case.limits)
-        sampling = case.sampling
-        if sampling.enough is None:
-            is_measured = backends.of(self.device).is_measured
-            known = self.baselines.of(self.device.key) if self._by_baseline else None
-            baseline = known.of(case) if known else None
-            enough = families.enough(case, baseline, is_measured=is_measured)
-            sampling = replace(sampling, enough=enough)
-        return self.held.measure(replace(case, limits=limits, sampling=sampling))
+        return self.held.measure(replace(case, limits=limits))
 
     def measure_together(self, cases: Sequence[Case], process: int) -> None:
         """Measure cases in one fresh process of each side, and write them down.

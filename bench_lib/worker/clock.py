@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 class Marks:
     """Points in the device's own order of work; a CPU's are times on the host."""
 
-    away_s = 0.0
-    """How long nothing was issued because somebody looked, in all."""
-
     def __init__(self, n: int) -> None:
         """Allocate ``n`` points."""
         self._times = array("d", bytes(8 * n))
@@ -33,25 +30,11 @@ class Marks:
 
     def mark(self, i: int) -> None:
         """Place the i-th point after all work issued so far."""
-        self._times[i] = time.perf_counter() - self.away_s
+        self._times[i] = time.perf_counter()
 
-    def intervals(self, n: int | None = None) -> list[float]:
-        """Return the seconds of the first ``n`` intervals, or of all, in order.
-
-        The device has to have passed the last of their points.
-        """
-        times = self._times[: None if n is None else n + 1]
-        return [round(b - a, 10) for a, b in itertools.pairwise(times)]
-
-    def look(self, n: int, ends: Callable[[list[float]], bool]) -> bool:
-        """Return what ``ends`` says of the first ``n`` intervals; the look itself is in none.
-
-        A device goes on with what was issued after them.
-        """
-        begin_s = time.perf_counter()
-        answer = ends(self.intervals(n))
-        self.away_s += time.perf_counter() - begin_s
-        return answer
+    def intervals(self) -> list[float]:
+        """Return the seconds of the intervals between them, which the device has to have passed."""
+        return [round(b - a, 10) for a, b in itertools.pairwise(self._times)]
 
 
 class _EventMarks(Marks):
@@ -64,13 +47,9 @@ class _EventMarks(Marks):
     def mark(self, i: int) -> None:
         self._events[i].record()
 
-    def intervals(self, n: int | None = None) -> list[float]:
-        events = self._events[: None if n is None else n + 1]
-        return [round(a.elapsed_time(b) / 1e3, 10) for a, b in itertools.pairwise(events)]
-
-    def look(self, n: int, ends: Callable[[list[float]], bool]) -> bool:
-        self._events[n].synchronize()
-        return ends(self.intervals(n))
+    def intervals(self) -> list[float]:
+        pairs = itertools.pairwise(self._events)
+        return [round(a.elapsed_time(b) / 1e3, 10) for a, b in pairs]
 
 
 class Clock:

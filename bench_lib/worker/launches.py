@@ -31,7 +31,7 @@ def excess(device: torch.device) -> float | None:
     """
     if device.type != "cuda" or torch.version.hip is not None:
         return None
-    launch, default = _LaunchCost(device), torch.cuda.default_stream(device)
+    launch, default = LaunchCost(device), torch.cuda.default_stream(device)
     try:
         with _made(MADE) as streams:
             compared = [default, *streams[::EVERY]]
@@ -44,7 +44,7 @@ def excess(device: torch.device) -> float | None:
     return round(cost / least - 1, 4)
 
 
-class _LaunchCost:
+class LaunchCost:
     """The device's time for each of a chain of tiny kernels.
 
     They are queued behind one that holds the device until the last is issued, so that it
@@ -52,14 +52,19 @@ class _LaunchCost:
     """
 
     def __init__(self, device: torch.device) -> None:
+        """Measure on a GPU; takes 128 bytes of it."""
         self._numbers = torch.ones(32, device=device)
         self._hold = SHORTEST_HOLD
 
     def touch(self) -> None:
+        """Do one such kernel in the current stream."""
         self._numbers.add_(0)
 
     def us(self) -> float:
-        """Return microseconds per kernel in the current stream; raises RuntimeError."""
+        """Return microseconds per kernel in the current stream.
+
+        Raises RuntimeError where the host is too slow to issue them while the device is held.
+        """
         self.touch()
         torch.cuda.synchronize()
         while True:
@@ -78,7 +83,7 @@ class _LaunchCost:
             self._hold = min(2 * self._hold, LONGEST_HOLD)
 
 
-def _costs(streams: Sequence[torch.cuda.Stream], launch: _LaunchCost) -> list[float]:
+def _costs(streams: Sequence[torch.cuda.Stream], launch: LaunchCost) -> list[float]:
     # In a process that has used only one stream yet, launches cost less than they will.
     for stream in streams:
         with torch.cuda.stream(stream):

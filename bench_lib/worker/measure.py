@@ -35,43 +35,6 @@ from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.workloads import Setting, Workload, build
 from bench_lib.worker.workloads.compilation import Recorded
 
-LEAST = 6
-"""Fewer iterations than these are never enough."""
-AHEAD = 1
-"""Iterations that the device still has to do while the host looks at those before them."""
-OF_MEDIAN = 1.2533
-"""A median's standard error, in those of a mean, where times are normal."""
-STALL = 0.01
-"""An iteration that is later than the median by this has met a stall."""
-
-
-def is_enough(times: Sequence[float], error: float) -> bool:
-    """Whether the median of some times in seconds has at most an error, a fraction of it.
-
-    The first says nothing, because it waited for its launch.  A stall among few iterations, or
-    halves that lie apart, show that the spread is still unknown.
-    """
-    if len(times) < LEAST:
-        return False
-    under_way, half = times[1:], len(times) // 2
-    middle = statistics.median(under_way)
-    drift = abs(statistics.median(under_way[:half]) - statistics.median(under_way[half:]))
-    return (
-        OF_MEDIAN * statistics.stdev(under_way) / math.sqrt(len(under_way)) <= error * middle
-        and drift <= 2 * error * middle
-        and max(under_way) <= (1 + STALL) * middle
-    )
-
-
-def looks(most: int) -> list[int]:
-    """Return after how many of at most so many iterations to look."""
-    found, done = list[int](), LEAST
-    while done + AHEAD < most:
-        found.append(done)
-        done += max(2, done // 3)
-    return found
-
-
 CLEAN_UP = "clean up"
 """Giving back memory and compiled code, before a case and after it."""
 FIRST_STEP, COMPILE = "first step", "compile"
@@ -215,18 +178,6 @@ def iterations_for(sampling: Sampling, step_s: float) -> int:
     return max(sampling.iterations, min(sampling.max_iterations, wanted))
 
 
-def looks_for(sampling: Sampling, workload: Workload, n: int) -> list[int]:
-    """Return after how many iterations to look whether they are enough.
-
-    Steps that are many in the time asked for take little of it; of a number that was asked for
-    none is left out; and what feeds a step would work ahead while we look.
-    """
-    is_fixed = sampling.iterations >= sampling.max_iterations or workload.steps is not None
-    if is_fixed or not sampling.enough or workload.fed_by_host or n > sampling.iterations:
-        return []
-    return looks(n)
-
-
 @dataclass(frozen=True)
 class MeasuringContext:
     """Objects that a process lends to every case it measures."""
@@ -347,12 +298,7 @@ def _measured(
     parts = [clock.marks(size + 1) for size in sizes]
     context.phase("measure")
 
-    def ends(times: list[float]) -> bool:
-        open_still = 0.0 if is_enough(times, sampling.enough or 0.0) else 1.0
-        return context.agree(open_still) == 0.0
-
-    looks = [] if context.shown is not None else looks_for(sampling, workload, n)
-    seen = _stretch(clock, parts, workload, _Looks(frozenset(looks), ends), context.shown)
+    seen = _stretch(clock, parts, workload, context.shown)
     intervals = seen.iteration_s
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
@@ -513,19 +459,10 @@ class _Stretch:
     iteration_s: list[float]
 
 
-@dataclass(frozen=True)
-class _Looks:
-    """When to look at the iterations so far, and whether they are enough."""
-
-    after: frozenset[int]
-    ends: Callable[[list[float]], bool]
-
-
 def _stretch(
     clock: Clock,
     parts: Sequence[Marks],
     workload: Workload,
-    looks: _Looks,
     shown: Callable[[list[float]], None] | None,
 ) -> _Stretch:
     """Run the measured stretch from a fresh start, the collector held off.
@@ -540,7 +477,7 @@ def _stretch(
         cpu_before, waits_before = host.cpu_s(of=family), host.waits_s()
         loops = list[_Loop]()
         for marks in parts:
-            loops.append(_loop(clock, marks, workload.step, looks))
+            loops.append(_loop(clock, marks, workload.step))
             if shown is not None:
                 shown(loops[-1].iteration_s)
         waits = host.waits_s()
@@ -549,7 +486,7 @@ def _stretch(
         begin_s=loops[0].begin_s,
         end_s=loops[-1].done_s,
         backlog_s=loops[0].done_s - loops[0].issued_s,
-        wall_s=math.fsum(each.done_s - each.begin_s - each.away_s for each in loops),
+        wall_s=math.fsum(each.done_s - each.begin_s for each in loops),
         cpu_s=cpu_s,
         waited_s=max((s - waits_before.get(name, 0.0) for name, s in waits.items()), default=None),
         iteration_s=[time_s for each in loops for time_s in each.iteration_s],
@@ -563,28 +500,21 @@ class _Loop:
     begin_s: float
     issued_s: float
     done_s: float
-    away_s: float
     iteration_s: list[float]
 
 
-def _loop(clock: Clock, marks: Marks, step: Callable[[], object], looks: _Looks) -> _Loop:
-    """Do steps and marks, nothing else but looks, until one of them ends it."""
-    mark, after, ahead = marks.mark, looks.after, AHEAD
-    positions, i = range(1, len(marks)), 0
+def _loop(clock: Clock, marks: Marks, step: Callable[[], object]) -> _Loop:
+    """Do steps and marks, nothing else."""
+    mark, positions = marks.mark, range(1, len(marks))
     clock.synchronize()
     begin_s = clock.now()
     mark(0)
     for i in positions:
         step()
         mark(i)
-        if i - ahead in after:
-            issued_s = clock.now()  # ranks wait for each other in a look, and devices do not
-            if marks.look(i - ahead, looks.ends):
-                break
-    else:
-        issued_s = clock.now()
+    issued_s = clock.now()
     clock.synchronize()
-    return _Loop(begin_s, issued_s, clock.now(), marks.away_s, marks.intervals(i))
+    return _Loop(begin_s, issued_s, clock.now(), marks.intervals())
 
 
 def _enqueue_time(clock: Clock, step: Callable[[], object], step_s: float) -> float:

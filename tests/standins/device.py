@@ -232,8 +232,6 @@ def scripted(device: Device) -> Workload:
 class Marks:
     """Marks on the time of a machine that follows a script and keeps a log."""
 
-    away_s = 0.0
-
     def __init__(self, machine: Any, n: int) -> None:
         """Hold n marks."""
         self._machine = machine
@@ -248,15 +246,8 @@ class Marks:
         self._machine.log.append(f"mark {i}")
         self._times[i] = self._machine.device_now()
 
-    def intervals(self, n: int | None = None) -> list[float]:
-        """Seconds between the first marks, or all."""
+    def intervals(self) -> list[float]:
+        """Seconds between the marks."""
         self._machine.log.append("read marks")
-        times = self._times[: None if n is None else n + 1]
-        assert not any(map(math.isnan, times)), "events that were never recorded have no time"
-        return [b - a for a, b in itertools.pairwise(times)]
-
-    def look(self, n: int, ends: Callable[[list[float]], bool]) -> bool:
-        """Have the host wait for the n-th mark, and the device go on."""
-        self._machine.log.append(f"look after {n}")
-        self._machine.catch_up(self._times[n])
-        return ends(self.intervals(n))
+        assert not any(map(math.isnan, self._times)), "events that were never recorded have no time"
+        return [b - a for a, b in itertools.pairwise(self._times)]
