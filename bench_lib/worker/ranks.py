@@ -55,7 +55,7 @@ def measure_cases(group: Path, place: Placement, log: RankLog) -> None:
     if first.get("discards"):
         os.environ.update({name: str(group / name) for name in COMPILERS})
     try:
-        context, about = prepared(first["measure"], group, place, log.enter)
+        context, about = prepared(first["measure"]["launch"]["ranks"], group, place, log.enter)
     except (RuntimeError, OSError, UserError) as error:
         traceback.print_exc()
         failed = {"fault": fault_of(error)}
@@ -92,13 +92,14 @@ def leave_at_once(status: int) -> NoReturn:
 
 
 def prepared(
-    order: dict[str, Any], out: Path, place: Placement, enter: Callable[[str], None]
+    asked: int, out: Path, place: Placement, enter: Callable[[str], None]
 ) -> tuple[MeasuringContext, dict[str, Any]]:
     """Open the device and join the others; returns what a case is measured with, and about us.
 
-    Raises MeetingError where the ranks cannot meet, RuntimeError where the device does not open.
+    ``asked`` is how many ranks the case is of.  Raises MeetingError where the ranks cannot meet,
+    RuntimeError where the device does not open.
     """
-    if (asked := order["launch"]["ranks"]) != place.ranks:
+    if asked != place.ranks:
         raise MeetingError(f"the case is of {asked} ranks, and {place.ranks} were started")
     enter("open the device")
     device, seen = open_device(device_index(place, os.environ))

@@ -16,17 +16,16 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from bench_lib import files
-from bench_lib.launch.launchers import Placement, device_index, who_am_i
+from bench_lib.launch.launchers import Placement, who_am_i
 from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import MEASURED, ProfileRequest, decode_case, write_whole
 from bench_lib.model import Case, UserError
-from bench_lib.worker.clock import Clock, clock_of
+from bench_lib.worker.clock import Clock
 from bench_lib.worker.context import in_words, kind_of
-from bench_lib.worker.device import open_device
-from bench_lib.worker.measure import Steadiness, timed
+from bench_lib.worker.measure import MeasuringContext, Steadiness, timed
 from bench_lib.worker.profiling import external_profiler
-from bench_lib.worker.ranks import RankGroup, about_rank, joined, leave_at_once, met
-from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
+from bench_lib.worker.ranks import leave_at_once, prepared
+from bench_lib.worker.workloads import UnsupportedError, Workload, build
 
 ROWS = 30
 """Operations in each table."""
@@ -52,9 +51,8 @@ def main(order: Path, out: Path) -> int:
         sys.stderr.write(f"bench-lib: {error}\n")
         return 2
     kept = TraceFiles(out, "" if place.ranks == 1 else f"_rank{place.rank}")
-    group = RankGroup()
     try:
-        group = _profile(case, asked, kept, place)
+        _profile(case, asked, kept, place)
     except UnsupportedError as reason:
         kept.add(skipped=str(reason))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes the result
@@ -64,7 +62,6 @@ def main(order: Path, out: Path) -> int:
         leave_at_once(1)  # the other ranks may be in a collective that will not end now
     kept.add(done=True)
     kept.enter("done")
-    group.leave()
     if not asked.ranges:  # a profiler outside writes when the process ends as it should
         leave_at_once(0)  # all is on the disk, and taking torch down takes a second
     return 0
@@ -106,35 +103,26 @@ class TraceFiles:
             self.problems.append(f"{what}: {in_words(error)}")
 
 
-def _profile(case: Case, asked: ProfileRequest, kept: TraceFiles, place: Placement) -> RankGroup:
-    """Do it all; returns the ranks, for this one to leave."""
+def _profile(case: Case, asked: ProfileRequest, kept: TraceFiles, place: Placement) -> None:
     if not asked.ranges and (variable := external_profiler()):
         raise UnsupportedError(
             f"{variable} is set, so a profiler outside is at work, and two cannot listen to one "
             "GPU; leave it out, or use --ranges"
         )
-    kept.enter("open the device")
-    device, seen = open_device(device_index(place, os.environ))
-    if asked.ranges and device.type != "cuda":
+    context, about = prepared(case.launch.ranks, kept.folder, place, kept.enter)
+    if asked.ranges and context.setting.device.type != "cuda":
         raise UnsupportedError("profilers outside look at GPUs, and torch sees none here")
-    group = joined(device, place.ranks, rank=place.rank, store=met(place, kept.folder))
-    setting = Setting(device, rank=place.rank, local_rank=place.local_rank, ranks=place.ranks)
-    clock = clock_of(device)
-    kept.add(steps=asked.steps, **about_rank(setting, seen))
+    kept.add(steps=asked.steps, **about)
 
     kept.enter("build")
-    with contextlib.closing(build(case, setting)) as workload:
-        _profile_steps(workload, clock, asked, kept, group.agree)
-    return group
+    with contextlib.closing(build(case, context.setting)) as workload:
+        _profile_steps(workload, context, asked, kept)
 
 
 def _profile_steps(
-    workload: Workload,
-    clock: Clock,
-    asked: ProfileRequest,
-    kept: TraceFiles,
-    agree: Callable[[float], float],
+    workload: Workload, context: MeasuringContext, asked: ProfileRequest, kept: TraceFiles
 ) -> None:
+    clock = context.clock
     kept.problems += workload.warnings
     kept.enter("first step")
     first_step_s = timed(clock, workload.step, 1)
@@ -142,7 +130,7 @@ def _profile_steps(
     kept.add(first_step_s=first_step_s)
     kept.enter("warm up")
     steady = Steadiness(WARMUP_S, MOST_WARMUP_S)
-    steady.warm_up(clock, workload.step, first_step_s, agree)
+    steady.warm_up(clock, workload.step, first_step_s, context.agree)
 
     kept.enter("profile")
     clock.reset_peak()
