@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import make_case, make_process
+from builders import make_process
 
 from bench_lib import backends
 from bench_lib.launch.zygote import SAME_KIND
