@@ -35,6 +35,7 @@ from bench_lib.model import (
 )
 from bench_lib.profiling.store import Profile
 from bench_lib.storage import lines as history_lines
+from bench_lib.storage.samples import Sample
 
 FOLDER = Path(__file__).with_name("schemas")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -99,31 +100,6 @@ class BaselinesFile:
     """By case id."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SamplesLine:
-    """One process of one case, for ``bench-lib judge``."""
-
-    case: str
-    role: Literal["baseline", "candidate"]
-    process: int | str
-    """Names the process; processes of one case have different ones."""
-    iteration_s: list[float]
-    """Time of each iteration in seconds, finite and above zero."""
-    run: int | str | None = None
-    """Which run the process is of; on all lines of a file or on none."""
-    device: int | str | None = None
-    """Where it ran; this and the following on all lines of a case or on none."""
-    draw: int | str | None = None
-    """What the compiler chose, by a name that only equal choices share."""
-    family: int | str | None = None
-    """Which cases vary alike from run to run and from device to device."""
-    probe: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Costs that the case has no part in, by name, which may tell why processes differ; each in a
-    unit of its own."""
-    slow: float | None = None
-    """Share of a step that was planted as a delay."""
-
-
 # ---- the schemas --------------------------------------------------------------------------
 
 
@@ -142,7 +118,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     for name, about in (
         ("baselines-file", BaselinesFile),
         ("kernels-file", Profile),
-        ("samples-line", SamplesLine),
+        ("samples-line", Sample),
     ):
         found[f"{name}.json"] = {"$schema": DIALECT, **_described(about)}
     return dict(sorted(found.items()))

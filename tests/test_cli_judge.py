@@ -71,7 +71,7 @@ def timings(case: str, change: float = 0.0, processes: int = 3) -> list[str]:
     return side(case, "baseline", STEADY) + side(case, "candidate", moved)
 
 
-# ---- runs, devices, draws and families --------------------------------------------------
+# ---- runs, devices and families ---------------------------------------------------------
 
 
 def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
@@ -95,23 +95,12 @@ def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
     assert contrast.family == "eager"
 
 
-def test_what_a_new_draw_of_the_compiler_may_have_done_is_said(judge):
-    def drawn(case: str, change: float) -> list[str]:
-        lines = [json.loads(text) for text in timings(case, change)]
-        return [json.dumps({**fields, "draw": fields["role"][0]}) for fields in lines]
-
-    answer = judge([*drawn("same", 0.0), *drawn("slow", 0.05)], "--json")
-    reasons = {v["case_id"]: v["reason"] for v in answer.json["verdicts"]}
-    assert reasons["slow"].endswith("; it may be the compiler's draw c, which the baseline lacks")
-    assert "draw" not in reasons["same"]
-
-
 def test_a_run_on_some_lines_alone_is_refused_in_one_sentence(judge):
     lines = timings("m", 0.05)
     answer = judge([lines[0][:-1] + ', "run": "n1"}', *lines[1:]])
     assert answer.status == 2
     assert answer.err == (
-        "samples.jsonl: line 2: no run, which line 1 has; say it on all lines or on none\n"
+        "samples.jsonl: line 2: no run, which others have; say it on all lines or on none\n"
     )
 
 
@@ -145,7 +134,7 @@ def test_what_is_not_ok_comes_first_with_its_reason_beneath(judge):
 def test_json_holds_raw_values(judge):
     answer = judge([*timings("good"), *timings("slow", 0.05)], "--json")
     assert answer.status == 1
-    assert (answer.json["problems"], answer.json["remarks"]) == ([], [])
+    assert answer.json["problems"] == []
     slow, good = answer.json["verdicts"]
     assert (good["case_id"], good["status"]) == ("good", "OK")
     assert (slow["case_id"], slow["status"], slow["metric"]) == ("slow", "REGRESSED", "latency")
@@ -182,23 +171,6 @@ def test_a_case_too_noisy_to_tell_is_not_a_failure(judge):
 def test_one_candidate_process_that_is_slower_is_suspect(judge):
     answer = judge(timings("a", 0.05, processes=1), "--json")
     assert (answer.status, answer.statuses) == (0, {"a": "SUSPECT"})
-
-
-# ---- planted delays ---------------------------------------------------------------------
-
-
-def test_each_planted_delay_gets_a_verdict(judge):
-    lines = [*timings("a"), *(text for n in (2, 5) for text in planted("a", n / 100))]
-    answer = judge(lines, "--json")
-    assert (answer.status, answer.json["remarks"], answer.json["problems"]) == (1, [], [])
-    assert answer.statuses == {"a": "OK", "a-plus-2pct": "REGRESSED", "a-plus-5pct": "REGRESSED"}
-
-
-def planted(case: str, slow: float) -> list[str]:
-    moved = [math.log1p(slow) + 0.0001 + 0.0003 * n for n in range(3)]
-    return [
-        json.dumps({**json.loads(text), "slow": slow}) for text in side(case, "candidate", moved)
-    ]
 
 
 # ---- the tolerance ----------------------------------------------------------------------
@@ -249,7 +221,7 @@ def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words
             side("a", "baseline", STEADY[:1]) + side("a", "candidate", STEADY),
             "NO_BASELINE",
             (
-                "one baseline process, on line 10, cannot tell software from chance: "
+                "one baseline process, line 10, cannot tell software from chance: "
                 "two are needed, and five are better"
             ),
         ),
@@ -261,12 +233,12 @@ def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words
         (
             [*timings("a"), line("a", "candidate", 9, [1.0])],
             "ERROR",
-            "line 18: iteration_s is [1.0]: expected `array` of length >= 2",
+            "line 18: Expected `array` of length >= 2 - at `$.iteration_s`",
         ),
         (
             [line("a", "candidate", 8, [1.0, math.nan]), *timings("a"), line("a", "x", 9, [])],
             "ERROR",
-            "line 10: iteration_s[1] is nan: expected `float` > 0.0 (and 1 more)",
+            "line 10: Expected `float` > 0.0 - at `$.iteration_s[1]` (and 1 more)",
         ),
     ],
 )
@@ -295,7 +267,7 @@ def test_lines_of_no_case_are_problems_on_stderr(judge):
     assert answer.out.splitlines()[-1] == "1 case: 1 OK"
     first, second = answer.err.splitlines()
     assert first == "samples.jsonl: line 9: Expected `object`, got `array`"
-    assert second.startswith("samples.jsonl: line 10: not JSON: ")
+    assert second.startswith("samples.jsonl: line 10: ")
 
 
 @pytest.mark.parametrize("lines", [[], ["", " "]])
@@ -305,26 +277,13 @@ def test_a_file_without_samples_is_not_green(judge, lines):
     assert answer.err == "samples.jsonl: no samples in it\n"
 
 
-def test_notes_are_said_and_fail_nothing(judge):
-    answer = judge([*timings("a"), line("a", "candidate", "x", [1.0, 1.001], gpu=0)])
-    assert answer.status == 0
-    assert answer.err == "samples.jsonl: note: line 9: unknown field 'gpu' ignored\n"
-
-
-def test_only_the_first_problems_and_notes_are_printed(judge):
-    lines = [
-        *timings("a"),
-        *["rubbish"] * 25,
-        *(line("b", "?", 0, [], **{f"x{n}": 0}) for n in range(23)),
-    ]
+def test_only_the_first_problems_are_printed(judge):
+    lines = [*timings("a"), *["rubbish"] * 25]
     err = judge(lines).err.splitlines()
-    assert len(err) == 2 * 21
+    assert len(err) == 21
     assert err[19].startswith("samples.jsonl: line 28: ")
-    assert err[20] == "samples.jsonl: and 28 more"
-    assert err[40] == "samples.jsonl: note: line 53: unknown field 'x19' ignored"
-    assert err[41] == "samples.jsonl: note: and 3 more"
-    found = judge(lines, "--json").json
-    assert (len(found["problems"]), len(found["remarks"])) == (48, 23)
+    assert err[20] == "samples.jsonl: and 5 more"
+    assert len(judge(lines, "--json").json["problems"]) == 25
 
 
 def test_a_name_cannot_command_the_terminal(judge):
@@ -367,4 +326,4 @@ def test_a_dash_is_standard_input():
     assert (process.returncode, err) == (2, b"")
     found = document_in(out)
     assert [verdict["status"] for verdict in found["verdicts"]] == ["OK"]
-    assert found["problems"][0].startswith("line 9: not JSON: ")
+    assert found["problems"][0].startswith("line 9: ")

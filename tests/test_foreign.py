@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -202,38 +203,27 @@ def test_an_answer_of_one_token_has_no_time_between_tokens():
 # ---- what is refused ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "own"), list(RECORDINGS.items()))
 @pytest.mark.parametrize("asked", list(foreign.FORMATS))
-def test_a_file_of_another_program_is_refused_with_its_format(name, own, asked):
-    if asked == own:
-        return
-    (problem,) = read(asked, RECORDED / name).problems
-    assert problem.startswith(f"{RECORDED / name}: ")
-    assert problem.endswith(f"; read it with --format {own}")
+def test_a_file_of_another_program_is_refused(asked):
+    paths = [RECORDED / name for name, own in RECORDINGS.items() if own != asked]
+    samples = read(asked, *paths)
+    assert samples.cases == {}
+    for path, problem in zip(paths, samples.problems, strict=True):
+        assert problem.startswith(f"{path}: ")
+        assert problem.endswith(f"; name a file of {foreign.FORMATS[asked].program}")
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "words"),
     [
-        ("vllm-serve.json", '"median_itl_ms"', '"itl"', "`median_itl_ms`; run it with"),
-        ("vllm-serve.json", '"completed": 200', '"completed": "all"', "`$.completed`; run it with"),
-        ("vllm-latency.json", '"latencies"', '"times"', "`latencies`; run it with"),
+        ("vllm-serve.json", '"median_itl_ms"', '"itl"', "median_itl_ms is None and no number"),
+        ("vllm-serve.json", '"completed": 200', '"completed": "all"', "completed is 'all' and no"),
+        ("vllm-latency.json", '"latencies"', '"times"', "latencies is None and no list, as vllm"),
         ("sglang-one-batch.jsonl", '"input_len": 1024, "output_len": 1,', "", "line 2: "),
-        ("pytest-benchmark.json", '"median": 0.001', '"mode": 0.001', "write it with"),
-        (
-            "pytorch-rows.json",
-            '"benchmark_values"',
-            '"values"',
-            "`benchmark_values` - at `$.metric`",
-        ),
-        ("pytorch-rows.json", '{"name": "comp', '"comp', "not JSON"),
+        ("pytest-benchmark.json", '"median": 0.001', '"mode": 0.001', "median is None"),
+        ("pytorch-rows.json", '"benchmark_values"', '"values"', "benchmark_values is None"),
+        ("pytorch-rows.json", '{"name": "comp', '"comp', "no JSON"),
         ("rocprofv3.csv", ",20000.000000", ",-", "line 3: '-' is no number"),
-        (
-            "rocprofv3.csv",
-            ",200,4000000,20000.000000,25.00,19000,24000,400.250000",
-            "",
-            "no number",
-        ),
         ("rccl-tests.txt", "in-place", "twice", "print it with rccl-tests"),
         ("rccl-tests.txt", "21.40", "-", "'-' is no number"),
         ("hipblaslt-bench.txt", ",233.25", "", "run it again"),
@@ -248,6 +238,29 @@ def test_a_file_of_another_version_is_refused_with_what_it_lacks(name, old, new,
     assert "\n" not in str(refused.value)
 
 
+def broken(document: object, odd: object) -> Iterator[object]:
+    """Yield a document with each of its values replaced."""
+    yield odd
+    items = document.items() if isinstance(document, dict) else ()
+    if isinstance(document, list):
+        items = enumerate(document)
+    for key, value in items:
+        for each in broken(value, odd):
+            other = document.copy()
+            other[key] = each
+            yield other
+
+
+@pytest.mark.parametrize("odd", [None, "x", -1, 10**400, math.nan, [], {}, [[1]]], ids=str)
+@pytest.mark.parametrize("name", [name for name in RECORDINGS if ".json" in name])
+def test_whatever_a_field_holds_a_document_is_read_or_refused(name, odd):
+    first = (RECORDED / name).read_text().splitlines()
+    document = json.loads("\n".join(first) if first[0] in ("{", "[") else first[0])
+    for each in broken(document, odd):
+        with contextlib.suppress(FormatError):
+            figures(name, json.dumps(each).encode())
+
+
 @pytest.mark.parametrize("form", list(foreign.FORMATS))
 @pytest.mark.parametrize("text", ["", "rubbish", "[]", "{", "null", "[" * 5000, "\x00", "{}\n{}"])
 def test_rubbish_is_refused_in_one_sentence(tmp_path, form, text):
@@ -257,7 +270,6 @@ def test_rubbish_is_refused_in_one_sentence(tmp_path, form, text):
     assert samples.cases == {}
     (problem,) = samples.problems
     assert problem.startswith(f"{path}: ")
-    assert problem.endswith(f"; name a file of {foreign.FORMATS[form].program}")
     assert "\n" not in problem
 
 
@@ -271,15 +283,14 @@ def test_a_table_that_ends_within_a_row_is_refused():
 def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(foreign, "MOST_BYTES", 100)
     (problem,) = read("vllm", RECORDED / "vllm-serve.json").problems
-    assert "no more than 0 MB are read; name files that the benchmark wrote, without" in problem
+    assert "no more than 0 MB are read; name a file of vLLM's benchmarks" in problem
 
 
-def test_a_session_without_benchmarks_is_no_measurement():
-    session = {"version": "5.2.3", "benchmarks": []}
-    path = RECORDED / "pytest-benchmark.json"
-    with pytest.raises(FormatError, match="holds no figures"):
-        foreign._figures(foreign.FORMATS["pytest-benchmark"], json.dumps(session).encode())
-    assert read("pytest-benchmark", path).problems == []
+def test_a_session_without_benchmarks_is_no_measurement(tmp_path):
+    path = tmp_path / "empty.json"
+    path.write_text('{"version": "5.2.3", "benchmarks": []}')
+    (problem,) = read("pytest-benchmark", path).problems
+    assert problem == f"{path}: no figures; run pytest-benchmark to the end"
 
 
 # ---- PyTorch's benchmark record ----------------------------------------------------------
@@ -322,9 +333,7 @@ def test_values_that_cannot_be_judged_are_a_problem_of_their_metric(fields, prob
 
 def test_a_record_of_an_older_version_is_refused():
     old = {"repo": "pytorch/executorch", "name": "llama2", "metric": "token_per_sec", "actual": 3.0}
-    with pytest.raises(
-        FormatError, match=r"Expected `object`, got `str`.*; write version 3 of the"
-    ):
+    with pytest.raises(FormatError, match="benchmark_values is None and no list, as version 3"):
         figures("pytorch-helion.json", json.dumps([old]).encode())
 
 
@@ -371,7 +380,7 @@ def served(path: Path, **fields) -> Path:
 def test_each_file_is_a_process_of_its_side(tmp_path):
     a, b = (served(tmp_path / f"{n}.json", date=n) for n in "ab")
     samples = read("vllm", b, baseline=(a,))
-    assert (samples.problems, samples.notes) == ([], [])
+    assert samples.problems == []
     assert [(c.case, c.metric.name) for c in samples.cases.values()] == [
         ("Tiny-8B-serve-n200-c8", name)
         for name in ("first_token", "between_tokens", "per_token", "output_rate")
@@ -408,24 +417,17 @@ def test_a_figure_that_is_no_measurement_is_a_problem_of_its_metric(tmp_path, va
     ]
 
 
-def test_other_inputs_are_not_compared_and_other_answers_are_noted(tmp_path):
+def test_other_inputs_are_not_compared(tmp_path):
     a = served(tmp_path / "a.json")
     b = served(tmp_path / "b.json", total_output_tokens=50000)
     c = served(tmp_path / "c.json", total_input_tokens=102400)
     samples = read("vllm", b, baseline=(a,))
     assert {p for case in samples.cases.values() for p in case.problems} == set()
-    (note,) = samples.notes
-    assert note.startswith(f"{a}: 51200 output tokens, where {b} has 50000; ")
     samples = read("vllm", c, baseline=(a,))
     problems = {p for case in samples.cases.values() for p in case.problems}
     assert [p.partition(";")[0] for p in problems] == [
         f"{a}: 204800 input tokens, where {c} has 102400"
     ]
-
-
-def test_a_copied_file_is_noted(tmp_path):
-    a, b = (served(tmp_path / f"{n}.json") for n in "ab")
-    assert read("vllm", b, baseline=(a,)).notes == [f"{b}: the same as {a}; was it copied?"]
 
 
 def test_a_folder_stands_for_its_files(tmp_path):
@@ -555,7 +557,7 @@ def test_a_refused_file_is_named_and_the_others_are_judged(judge):
     answer = judge("--format", "vllm", "--baseline", "a", "b")
     assert answer.status == 2
     assert answer.lines[-1] == "4 verdicts: 4 OK"
-    assert answer.err.startswith("b/5.json: it is no result of vLLM's benchmarks (")
+    assert answer.err.startswith("b/5.json: no result of vllm bench serve, ")
 
 
 def test_one_file_a_side_is_too_few(judge):
@@ -564,7 +566,7 @@ def test_one_file_a_side_is_too_few(judge):
     assert answer.status == 2
     assert {each["status"] for each in answer.json["verdicts"]} == {"NO_BASELINE"}
     assert {each["reason"].partition(" cannot")[0] for each in answer.json["verdicts"]} == {
-        "one baseline process, in a/0.json,"
+        "one baseline process, a/0.json,"
     }
 
 
@@ -576,7 +578,7 @@ def test_one_file_a_side_is_too_few(judge):
         (("--baseline", "a", "b"), "--baseline: it needs --format"),
         (("b", "--at-least", "5 minutes"), "--at-least: '5 minutes' is no time; write it as 0.5us"),
         (("a", "b"), "FILE: it is one without --format"),
-        (("--format", "vllm", "--baseline", "none", "b"), "none: cannot be read: No such file"),
+        (("--format", "vllm", "--baseline", "none", "b"), "none: No such file"),
     ],
 )
 def test_what_is_missing_is_said(judge, words, error):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import json
 import math
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from bench_lib.model import UserError
 from bench_lib.storage import samples
 from bench_lib.storage.samples import Samples, lines_of, read
-from bench_lib.verdict.statistics.iterations import spread
 
 TIMES = [1.0, 2.0, 4.0]
 LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324
@@ -48,24 +46,24 @@ def test_each_line_is_a_process_of_its_case():
         line("a", process=1),
         line("b", "candidate", process="x", iteration_s=[8.0, 8.0]),
     )
-    assert (samples.problems, samples.notes) == ([], [])
+    assert samples.problems == []
     assert list(samples.cases) == ["b", "a"]
     case = samples.cases["b"]
     assert (case.case, case.problems) == ("b", [])
     assert list(case.baseline) == list(case.candidate) == ["x"]
     assert case.baseline["x"].log_median == math.log(2)
-    assert (case.baseline["x"].n, case.baseline["x"].line) == (3, 1)
-    assert (case.candidate["x"].log_median, case.candidate["x"].spread) == (math.log(8), 0.0)
-    assert samples.cases["a"].baseline["1"].line == 2
+    assert case.baseline["x"].place == "line 1"
+    assert case.candidate["x"].log_median == math.log(8)
+    assert samples.cases["a"].baseline["1"].place == "line 2"
 
 
 def test_empty_lines_are_skipped_and_counted():
     samples = of(b"\n", line(), b"  \r\n", line(process=1, iteration_s=[1.0, 3.0]), b"")
-    assert (samples.problems, samples.notes) == ([], [])
-    assert [process.line for process in samples.cases["a"].baseline.values()] == [2, 4]
+    assert samples.problems == []
+    assert [p.place for p in samples.cases["a"].baseline.values()] == ["line 2", "line 4"]
 
 
-@pytest.mark.parametrize("lines", [(), (b"",), (b"\n", b" \n"), (codecs.BOM_UTF8,)])
+@pytest.mark.parametrize("lines", [(), (b"",), (b"\n", b" \n")])
 def test_a_file_without_samples_is_a_problem(lines):
     samples = of(*lines)
     assert (samples.problems, samples.cases) == (["no samples in it"], {})
@@ -75,68 +73,46 @@ def test_a_file_without_samples_is_a_problem(lines):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text",
     [
-        (b"rubbish\n", "line 2: not JSON: Expecting value, column 1"),
-        (line()[:72] + b"\n", "line 2: not JSON: Expecting ',' delimiter, column 73"),
-        (line()[:-1] + b"}\n", "line 2: not JSON: Extra data, column 80"),
-        (b'{"case": "\xff"}\n', "line 2: not UTF-8: invalid start byte"),
-        (b"[1, 2]\n", "line 2: Expected `object`, got `array`"),
-        (b"NaN\n", "line 2: Expected `object`, got `float`"),
-        (b"[" * 100_000 + b"\n", "line 2: nested too deeply"),
-        (line(case=None), "line 2: Object missing required field `case`"),
-        (line(case=7), "line 2: case is 7: expected `str`, got `int`"),
-        (line(case=" "), r"line 2: case is ' ': expected `str` matching regex '\\S'"),
-        (line(case="\ud800"), "line 2: not UTF-8: surrogates not allowed"),
+        *(b"rubbish\n", line()[:72] + b"\n", line()[:-1] + b"}\n", b'{"case": "\xff"}\n'),
+        *(b"[1, 2]\n", b"NaN\n", b"[" * 100_000 + b"\n", line(case="\ud800")),
+        *(line(case=None), line(case=7), line(case=" "), line()[:-10]),
     ],
 )
-def test_a_line_of_no_case_is_named_with_its_number(text, problem):
+def test_a_line_of_no_case_is_named_with_its_number(text):
     samples = of(line(), text, line("b"))
-    assert samples.problems == [problem]
+    (problem,) = samples.problems
+    assert problem.startswith("line 2: ")
     assert list(samples.cases) == ["a", "b"]
     assert [case.problems for case in samples.cases.values()] == [[], []]
-
-
-def test_a_truncated_last_line_is_named_with_its_number():
-    samples = of(line(), line(process=1)[:-10])
-    (problem,) = samples.problems
-    assert problem == (
-        "line 2: not JSON: Expecting ',' delimiter, column 71; "
-        "the file ends here and may be cut off"
-    )
-    assert list(samples.cases["a"].baseline) == ["0"]
 
 
 # ---- lines that spoil their case --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"),
+    ("fields", "where"),
     [
-        ({"role": None}, "Object missing required field `role`"),
-        ({"role": "Baseline"}, "role is 'Baseline': invalid enum value 'Baseline'"),
-        ({"process": True}, "process is True: expected `int | str`, got `bool`"),
-        ({"process": ""}, r"process is '': expected `str` matching regex '\\S'"),
-        ({"run": 1.5}, "run is 1.5: expected `int | str`, got `float`"),
-        ({"device": " "}, r"device is ' ': expected `str` matching regex '\\S'"),
-        ({"iteration_s": 1.0}, "iteration_s is 1.0: expected `array`, got `float`"),
-        ({"iteration_s": [1.0]}, "iteration_s is [1.0]: expected `array` of length >= 2"),
-        ({"iteration_s": [1.0, "1"]}, "iteration_s[1] is '1': expected `float`, got `str`"),
-        ({"iteration_s": [1.0, 0]}, "iteration_s[1] is 0: expected `float` > 0.0"),
-        ({"iteration_s": [1.0, math.nan]}, "iteration_s[1] is nan: expected `float` > 0.0"),
-        ({"iteration_s": [math.inf, 1]}, f"iteration_s[0] is inf: expected `float` <= {LARGEST}"),
-        (
-            {"iteration_s": [1, 10**400]},
-            f"iteration_s[1] is 1{'0' * 38}…: number out of range",
-        ),
-        ({"probe": [1.8]}, "probe is [1.8]: expected `object`, got `array`"),
-        ({"probe": {"us": 0}}, "probe is {'us': 0}: expected `float` > 0.0"),
-        ({"slow": "1%"}, "slow is '1%': expected `float`, got `str`"),
-        ({"slow": -0.01}, "slow is -0.01: expected `float` >= 0.0"),
+        ({"role": None}, "`role`"),
+        ({"role": "Baseline"}, "`$.role`"),
+        ({"process": True}, "`$.process`"),
+        ({"process": ""}, "`$.process`"),
+        ({"run": 1.5}, "`$.run`"),
+        ({"device": " "}, "`$.device`"),
+        ({"iteration_s": 1.0}, "`$.iteration_s`"),
+        ({"iteration_s": [1.0]}, "`$.iteration_s`"),
+        ({"iteration_s": [1.0, "1"]}, "`$.iteration_s[1]`"),
+        ({"iteration_s": [1.0, 0]}, "`$.iteration_s[1]`"),
+        ({"iteration_s": [1.0, math.nan]}, "`$.iteration_s[1]`"),
+        ({"iteration_s": [math.inf, 1]}, "`$.iteration_s[0]`"),
+        ({"iteration_s": [1, 10**400]}, "`$.iteration_s[1]`"),
     ],
 )
-def test_a_wrong_field_is_a_problem_of_its_case(fields, problem):
-    assert problem_of(b"\n", line(**fields)) == f"line 2: {problem}"
+def test_a_wrong_field_is_a_problem_of_its_case(fields, where):
+    problem = problem_of(b"\n", line(**fields))
+    assert problem.startswith("line 2: ")
+    assert where in problem
 
 
 @pytest.mark.parametrize("again", [1, "1"])
@@ -155,18 +131,18 @@ def test_a_problem_spoils_its_own_case_only():
     assert samples.cases["b"].problems == samples.problems == []
 
 
-# ---- run, device, draw and family -------------------------------------------------------
+# ---- run, device and family -------------------------------------------------------------
 
 
-ABOUT = ("run", "device", "draw", "family")
+ABOUT = ("run", "device", "family")
 
 
-def test_a_process_keeps_its_run_its_device_its_draw_and_its_family():
-    about = {"run": 7, "device": "GPU-1", "draw": "ab12", "family": "compiled"}
+def test_a_process_keeps_its_run_its_device_and_its_family():
+    about = {"run": 7, "device": "GPU-1", "family": "compiled"}
     samples = of(line(**about), line(process=1, **about), line("b"))
     case = samples.cases["a"]
     process = case.baseline["7/0"]
-    assert [getattr(process, name) for name in ABOUT] == ["7", "GPU-1", "ab12", "compiled"]
+    assert [getattr(process, name) for name in ABOUT] == ["7", "GPU-1", "compiled"]
     assert case.family == "compiled"
     assert (samples.cases["b"].family, samples.cases["b"].baseline["0"].run) == ("", "")
 
@@ -183,67 +159,19 @@ def test_what_some_lines_of_a_case_say_and_others_do_not_is_a_problem(name, role
     )
     samples = of(*(lines if name != "run" else lines[:3]))
     assert samples.cases["a"].problems == [
-        f"line 3: no {name}, which line 1 has; say it on all lines or on none"
+        f"line 3: no {name}, which others have; say it on all lines or on none"
     ]
     assert name == "run" or samples.cases["b"].problems == []
 
 
-def test_draws_that_the_baseline_lacks_are_named_in_order():
-    samples = of(
-        line(draw="d1"),
-        line(process=1, draw="d2"),
-        *(
-            line(role="candidate", process=n, draw=d)
-            for n, d in enumerate(("d9", "d2", "d3", "d9"))
-        ),
-    )
-    assert samples.cases["a"].new_draws == ["d3", "d9"]
+def test_a_case_of_two_families_is_a_problem():
+    problem = problem_of(line(family="x"), line(process=1, family="y"))
+    assert problem == "line 1: one of the families x, y"
 
 
-# ---- planted delays ---------------------------------------------------------------------
-
-
-def test_what_is_planted_is_a_case_of_its_own_against_the_clean_baseline():
-    samples = of(
-        line(role="candidate", process=2, iteration_s=[3.0, 4.0], slow=0.005),
-        line(process=1, iteration_s=[3.0, 5.0], slow=0.005),
-        line(process=1, iteration_s=[1.0, 2.0], slow=0),
-        line(role="candidate", process=2, iteration_s=[2.0, 3.0], slow=0.0),
-    )
-    assert (samples.problems, samples.notes) == ([], [])
-    assert list(samples.cases) == ["a-plus-0.5pct", "a"]
-    planted, clean = samples.cases.values()
-    assert [p.line for p in planted.baseline.values()] == [3]
-    assert [p.line for p in planted.candidate.values()] == [1]
-    assert [p.line for p in clean.candidate.values()] == [4]
-    assert planted.problems == clean.problems == []
-
-
-@pytest.mark.parametrize(
-    "others", [[], [line(role="candidate", iteration_s=[5.0, 6.0])]], ids=["none", "candidates"]
-)
-@pytest.mark.parametrize("role", ["baseline", "candidate"])
-def test_what_is_planted_needs_a_clean_baseline(role, others):
-    samples = of(line(role=role, slow=0.01), *others)
-    assert samples.cases["a-plus-1pct"].problems == [
-        "line 1: planted, and there is no baseline process without a delay to hold it against"
-    ]
-
-
-# ---- worth a word -----------------------------------------------------------------------
-
-
-def test_the_same_times_twice_in_a_case_are_noted():
-    samples = of(
-        line(),
-        line(role="candidate", process=3),
-        line(process=1, iteration_s=TIMES[::-1]),
-        line("b"),
-        line("c", iteration_s=[1.0, 1.0]),
-        line("c", process=1, iteration_s=[1.0, 1.0]),
-    )
-    assert samples.notes == ["line 2: the same times as line 1; were they copied?"]
-    assert [case.problems for case in samples.cases.values()] == [[], [], []]
+def test_other_fields_are_ignored():
+    samples = of(line(probe={"us": 1.8}, gpu=0))
+    assert (samples.problems, samples.cases["a"].problems) == ([], [])
 
 
 # ---- whatever comes ---------------------------------------------------------------------
@@ -261,11 +189,9 @@ objects = st.dictionaries(
 
 
 @given(times_lists)
-def test_a_process_is_its_median_and_its_spread(times):
+def test_a_process_is_its_median(times):
     process = of(line(iteration_s=times)).cases["a"].baseline["0"]
     assert process.log_median == pytest.approx(math.log(statistics.median(times)), abs=1e-12)
-    assert process.spread == pytest.approx(spread(times), rel=1e-9, abs=1e-12)
-    assert process.n == len(times)
 
 
 @given(
@@ -302,12 +228,12 @@ def test_every_line_is_a_process_or_a_problem(lines):
         for side in (c.baseline, c.candidate)
         for p in side.values()
     ]
-    meant = [n for n, text in enumerate(lines, 1) if text.removeprefix(codecs.BOM_UTF8).strip()]
+    meant = [n for n, text in enumerate(lines, 1) if text.replace(b"\n", b" ").strip()]
     if not meant:
         assert problems == ["no samples in it"]
         return
     named = [int(problem.partition(":")[0].removeprefix("line ")) for problem in problems]
-    assert sorted(named + [process.line for process in processes]) == meant
+    assert sorted(named + [int(p.place.removeprefix("line ")) for p in processes]) == meant
     for process in processes:
         assert math.isfinite(process.log_median)
         assert math.isfinite(process.spread)
@@ -331,11 +257,3 @@ def test_more_bytes_than_are_read_are_refused(monkeypatch):
     monkeypatch.setattr(samples, "MOST_BYTES", 200)
     with pytest.raises(UserError, match="of timings; judge fewer cases"):
         read(lines_of(io.BytesIO(line() * 10)))
-
-
-def test_only_so_many_delays_are_planted_in_a_case():
-    most = samples.MOST_PLANTED
-    lines = [line(role="candidate", process=n, slow=(n + 1) / 1000) for n in range(most + 1)]
-    found = read(lines)
-    assert found.problems == [f"line {most + 1}: more than {most} delays are planted in a"]
-    assert len(found.cases) == most

@@ -108,6 +108,10 @@ JSON_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string
 SINCE_0_1_0 = {
     ("history-line", ".attempt.measurement.probe", "no object"),
     ("history-line", ".attempt.measurement.probe{}", "no number"),
+    ("samples-line", ".probe", "no object"),
+    ("samples-line", ".probe{}", "no number"),
+    ("samples-line", ".slow", "no null"),
+    ("samples-line", ".slow", "no number"),
     ("history-line", ".database", "no string"),  # MIOpen's database is no longer filled
     ("history-line", ".exit_status", "null"),  # of a run that was stopped before it knew
     *(
@@ -233,7 +237,7 @@ def test_a_kept_profile_is_as_its_schema_says(tmp_path):
 
 
 def test_a_line_of_timings_is_as_its_schema_says():
-    line = {"case": "a", "role": "baseline", "process": 1, "iteration_s": [0.1], "probe": {"x": 1}}
+    line = {"case": "a", "role": "baseline", "process": 1, "iteration_s": [0.1, 0.2]}
     validator("samples-line").validate(line)
     with pytest.raises(jsonschema.ValidationError):
         validator("samples-line").validate({**line, "role": "other"})

@@ -8,7 +8,6 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from bench_lib.verdict.statistics.change import Contrast
 
 SHOWN = 20
-"""Problems, and notes, that are printed; with --json all of them."""
+"""Problems that are printed; with --json all of them."""
 
 
 def judge(
@@ -76,9 +75,8 @@ def judge(
     --baseline old new, of two folders.
 
     Without it one JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
-    number or text, "iteration_s": [seconds, ...]}; also "run", "device" and "draw" (what the
-    compiler chose), each a number or text, and "family" of cases that vary alike, all of them on
-    every line of a case or on none; "slow": share, of a planted delay.
+    number or text, "iteration_s": [seconds, ...]}; also "run" and "device", each a number or text,
+    and "family" of cases that vary alike, all of them on every line of a case or on none.
     """
     share = share_of(tolerance, "--tolerance")
     if form is None and baseline:
@@ -88,7 +86,6 @@ def judge(
     if not json:
         prefix = f"{_source(files)}: " if form is None else ""
         _print_some([f"{prefix}{problem}" for problem in _problems(samples)], prefix)
-        _print_some([f"{prefix}note: {note}" for note in samples.notes], f"{prefix}note: ")
     tell(_answer(samples, verdicts), json=json)
 
 
@@ -166,19 +163,8 @@ def _verdicts(samples: Samples, tolerance: float, at_least_s: float) -> dict[str
             if metric.unit == "s" and each.baseline
         }
         judged = judge_samples(contrasts, tolerance, metric, allowances)
-        verdicts |= {
-            name: _beside_draws(reasons.in_words(verdict), samples.cases[name])
-            for name, verdict in judged.items()
-        }
+        verdicts |= {name: reasons.in_words(verdict) for name, verdict in judged.items()}
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
-
-
-def _beside_draws(verdict: Verdict, case: CaseSamples) -> Verdict:
-    """Say of a change that the compiler chose otherwise, which may be its cause."""
-    if verdict.status is Status.OK or not case.new_draws:
-        return verdict
-    words = f"it may be the compiler's draw {', '.join(case.new_draws)}, which the baseline lacks"
-    return replace(verdict, reason=f"{verdict.reason}; {words}")
 
 
 def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
@@ -189,8 +175,8 @@ def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
         reason = case.problems[0] + (f" (and {others} more)" if others else "")
     elif len(case.baseline) == 1:
         status = Status.NO_BASELINE
-        where = ("in " if _first(case.baseline).file else "on ") + _first(case.baseline).place
-        reason = f"one baseline process, {where}, cannot tell software from chance: "
+        place = _first(case.baseline).place
+        reason = f"one baseline process, {place}, cannot tell software from chance: "
         reason += "two are needed, and five are better"
     elif not case.baseline:
         status = Status.NO_BASELINE
@@ -236,8 +222,7 @@ def _exit_status(samples: Samples, verdicts: Mapping[str, Verdict]) -> int:
 
 
 def _problems(samples: Samples) -> list[str]:
-    found = [*samples.problems, *(p for case in samples.cases.values() for p in case.problems)]
-    return list(dict.fromkeys(found))  # a planted case has those of its clean one as well
+    return [*samples.problems, *(p for case in samples.cases.values() for p in case.problems)]
 
 
 def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
@@ -264,7 +249,7 @@ def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
         command="judge",
         tables={"verdicts": Table(columns, ordered)},
         notes=notes,
-        about={"problems": _problems(samples), "remarks": samples.notes},
+        about={"problems": _problems(samples)},
         exit_status=_exit_status(samples, verdicts),
     )
 

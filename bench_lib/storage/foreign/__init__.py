@@ -6,7 +6,6 @@ problem of the samples, in one sentence with its name and the remedy.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from bench_lib import files
 from bench_lib.formats import printable
 from bench_lib.storage.foreign import documents, tables
-from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
+from bench_lib.storage.foreign.figures import Format, FormatError, Reported
 from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
 from bench_lib.verdict.metrics import LEADING
 
@@ -22,7 +21,6 @@ FORMATS: Mapping[str, Format] = {form.name: form for form in (*documents.FORMATS
 """By the name in ``--format``."""
 MOST_BYTES = 64 * 2**20
 """A thousand requests of a thousand tokens each, with every token's time, take about 25 MB."""
-WHOLE = "name files that the benchmark wrote, without each request's details"
 ALIKE = 1.01
 """Work that differs by more is other work."""
 
@@ -30,66 +28,33 @@ ALIKE = 1.01
 def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
     """Read files, each a process, by role: ``baseline`` and ``candidate``."""
     samples = Samples()
-    contents: dict[bytes, str] = {}
     work: dict[str, list[tuple[str, Reported]]] = {}
     for role, paths in sides.items():
         for path in paths:
             name = printable(str(path))
             try:
-                data = files.content(path, MOST_BYTES)
-                figures = _figures(form, data)
-            except OSError as error:
-                samples.problems.append(f"{name}: cannot be read: {error.strerror}; {WHOLE}")
+                figures = list(form.figures(files.content(path, MOST_BYTES)))
+            except (OSError, FormatError) as error:
+                why = error.strerror if isinstance(error, OSError) else error
+                samples.problems.append(f"{name}: {why}; name a file of {form.program}")
                 continue
-            except FormatError as error:
-                samples.problems.append(f"{name}: {error}")
-                continue
-            first = contents.setdefault(hashlib.sha256(data).digest(), name)
-            if first != name:
-                samples.notes.append(f"{name}: the same as {first}; was it copied?")
+            if not figures:
+                samples.problems.append(f"{name}: no figures; run {form.program} to the end")
             for figure in figures:
-                _add(samples, role, name, figure)
-                work.setdefault(_key(figure), []).append((name, figure))
+                key = _add(samples, role, name, figure)
+                work.setdefault(key, []).append((name, figure))
     for key, done in work.items():
-        samples.cases[key].problems += _other_work(done, "inputs")
-        samples.notes += _other_work(done, "outputs")
-    samples.notes = list(dict.fromkeys(samples.notes))
+        samples.cases[key].problems += _other_work(done)
     return samples
 
 
-def _figures(form: Format, data: bytes) -> list[Reported]:
-    """Return what a file tells; raises FormatError, naming the format that knows it."""
-    try:
-        figures = list(form.figures(data))
-    except OtherProgramError as error:
-        known = [
-            other.name for other in FORMATS.values() if other is not form and _knows(other, data)
-        ]
-        remedy = f"read it with --format {known[0]}" if known else f"name a file of {form.program}"
-        raise FormatError(f"{error}; {remedy}") from error
-    if not figures:
-        raise FormatError(f"it holds no figures; run {form.program} to the end")
-    return figures
-
-
-def _knows(form: Format, data: bytes) -> bool:
-    try:
-        return any(True for _ in form.figures(data))
-    except FormatError as error:
-        return not isinstance(error, OtherProgramError)
-
-
-def _key(figure: Reported) -> str:
-    """Return how a figure is shown: its case, and its metric where a case has several."""
-    case = printable(figure.case)
-    return case if figure.metric is LEADING else f"{case}: {figure.metric.label}"
-
-
-def _add(samples: Samples, role: str, name: str, figure: Reported) -> None:
-    key = _key(figure)
+def _add(samples: Samples, role: str, name: str, figure: Reported) -> str:
+    """Add a figure to its case, and return how that is shown: with its metric, if not the step."""
+    case_id = printable(figure.case)
+    key = case_id if figure.metric is LEADING else f"{case_id}: {figure.metric.label}"
     if figure.process:
         name = f"{name}, process {figure.process}"
-    case = samples.cases.setdefault(key, CaseSamples(printable(figure.case), metric=figure.metric))
+    case = samples.cases.setdefault(key, CaseSamples(case_id, metric=figure.metric))
     side, other = case.baseline, case.candidate
     if role == "candidate":
         side, other = other, side
@@ -103,14 +68,15 @@ def _add(samples: Samples, role: str, name: str, figure: Reported) -> None:
     if problem:
         case.problems.append(f"{name}: {problem}")
     else:
-        side[name] = SampledProcess(math.log(figure.value), 0.0, 1, 0, file=name)
+        side[name] = SampledProcess(math.log(figure.value), name)
+    return key
 
 
-def _other_work(done: Sequence[tuple[str, Reported]], which: str) -> list[str]:
+def _other_work(done: Sequence[tuple[str, Reported]]) -> list[str]:
     """Say of each kind of work by how much processes differ in it, where they do."""
     found = []
-    for name in getattr(done[0][1], which):
-        amounts = [(getattr(figure, which).get(name, 0), file) for file, figure in done]
+    for name in done[0][1].inputs:
+        amounts = [(figure.inputs.get(name, 0), file) for file, figure in done]
         (least, fewer), (most, more) = min(amounts), max(amounts)
         if most > ALIKE * least:
             found.append(

@@ -24,13 +24,11 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import msgspec
-
-from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
+from bench_lib.storage.foreign.figures import Format, FormatError, Reported
 from bench_lib.storage.samples import LARGEST, decoded
 from bench_lib.verdict.metrics import LEADING, Metric, find, named, of, scale_of
 from bench_lib.verdict.metrics.builtin import (
@@ -41,20 +39,7 @@ from bench_lib.verdict.metrics.builtin import (
     TOKEN_RATE,
 )
 
-NEWER = "write it with SGLang 0.4 or later"
-SERVE = "run it with --percentile-metrics ttft,tpot,itl and --save-result"
-OUTPUT_JSON = "run it with --output-json of this version"
-PYTEST = "write it with pytest-benchmark 3.1 or later"
-RECORD = "write version 3 of the record, with benchmark_values in every metric"
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""A whole number that a float holds as well."""
-
-
-class ForeignDocument(Protocol):
-    """The fields that are read of one kind of document: a Struct."""
-
-    def figures(self) -> Iterator[Reported]:
-        """Yield its figures."""
+Document = Mapping[str, Any]
 
 
 class Kind(NamedTuple):
@@ -62,220 +47,156 @@ class Kind(NamedTuple):
 
     telltale: str
     """A field that no other kind of document of the program has."""
-    fields: type[ForeignDocument]
     command: str
-    remedy: str
-    """The remedy for a document of another version."""
+    figures: Callable[[Document], Iterator[Reported]]
 
 
-def figures(data: bytes, program: str, kinds: Sequence[Kind]) -> Iterator[Reported]:
+def figures(data: bytes, kinds: Mapping[str, Kind]) -> Iterator[Reported]:
     """Yield what a file's documents tell, each of one of these kinds; raises FormatError."""
-    for where, found in _documents(data, program):
-        kind = next((k for k in kinds if isinstance(found, dict) and k.telltale in found), None)
+    for where, document in _documents(data):
+        kind = next((k for name, k in kinds.items() if name in document), None)
         if kind is None:
-            commands = ", ".join(each.command for each in kinds)
-            raise OtherProgramError(f"{where}it is no result of {program} ({commands})")
+            commands = ", ".join(each.command for each in kinds.values())
+            raise FormatError(f"{where}no result of {commands}")
         try:
-            document = msgspec.convert(found, kind.fields, strict=True)
-        except (ValueError, RecursionError, OverflowError) as error:  # half a letter is no text
-            words = f"{where}{kind.command} of another version wrote it: {error}; {kind.remedy}"
-            raise FormatError(words) from error
-        yield from document.figures()
+            yield from kind.figures(document)
+        except FormatError as error:
+            raise FormatError(f"{where}{error}, as {kind.command} of today writes it") from error
 
 
-def _documents(data: bytes, program: str) -> Iterator[tuple[str, Any]]:
-    """Yield a file's documents, each with where it is: empty, or ``line N: ``."""
-    lines = [(n, line) for n, line in enumerate(data.splitlines(), 1) if line.strip()]
-    if not lines:
-        raise OtherProgramError(f"it is empty, and no result of {program}")
-    where, found = "", []
+def _documents(data: bytes) -> Iterator[tuple[str, Document]]:
+    """Yield a file's objects, each with where it is: empty, or ``line N: ``."""
+    lines = [(f"line {n}: ", line) for n, line in enumerate(data.splitlines(), 1) if line.strip()]
+    where = ""
     try:
         try:
-            found = [("", decoded(data.strip()))]
+            found = [("", decoded(data))]
         except ValueError:
-            if len(lines) == 1 or lines[0][1].rstrip()[-1:] not in b"}]":
+            if len(lines) < 2:
                 raise
-            for number, line in lines:
-                where = f"line {number}: "
+            found = []
+            for where, line in lines:
                 found.append((where, decoded(line)))
-    except ValueError as error:
-        raise OtherProgramError(f"{where}it is no result of {program}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}no JSON: {error}") from error
     for where, document in found:
-        listed = document if isinstance(document, list) and document else [document]
-        yield from ((where, each) for each in listed)
+        for each in document if isinstance(document, list) else [document]:
+            if not isinstance(each, dict):
+                raise FormatError(f"{where}no JSON object")
+            yield where, each
+
+
+def number(document: Document, name: str) -> float:
+    """Return a field, in its own unit; raises FormatError where it is no number."""
+    value = document.get(name)
+    if isinstance(value, float) or (type(value) is int and abs(value) <= LARGEST):
+        return float(value)
+    raise FormatError(f"{name} is {value!r:.40} and no number")
+
+
+def items(document: Document, name: str) -> list[Any]:
+    """Return a field; raises FormatError where it is no list."""
+    value = document.get(name)
+    if isinstance(value, list):
+        return value
+    raise FormatError(f"{name} is {value!r:.40} and no list")
+
+
+def inside(document: Any, name: str) -> Document:
+    """Return an object in another; an empty one where there is none."""
+    value = document.get(name) if isinstance(document, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 # ---- requests to a server: SGLang's benchmark began as vLLM's ---------------------------
 
 
-class Serving(msgspec.Struct, kw_only=True):
-    """Figures that both write for all requests together: rates a second, times in ms."""
-
-    completed: Count
-    total_input_tokens: Count
-    total_output_tokens: Count
-    output_throughput: float
-    median_ttft_ms: float
-    median_tpot_ms: float
-    median_itl_ms: float
-    request_rate: float | str = "inf"
-    max_concurrency: Count | None = None
-
-    @property
-    def load(self) -> str:
-        """How requests came, as the end of a case's id; empty where all came at once."""
-        words = "" if self.request_rate in ("inf", math.inf) else f"-r{self.request_rate}"
-        return words if self.max_concurrency is None else f"{words}-c{self.max_concurrency}"
-
-    def measured(self, case: str, *, failed: int, of: int) -> Iterator[Reported]:
-        """Yield the medians of the requests, and their rate; ``failed`` of so many were lost."""
-        values = {
-            FIRST_TOKEN: self.median_ttft_ms / 1e3,
-            BETWEEN_TOKENS: self.median_itl_ms / 1e3,
-            PER_TOKEN: self.median_tpot_ms / 1e3,
-            OUTPUT_RATE: self.output_throughput,
-        }
-        if self.total_output_tokens <= self.completed:  # answers of one token
-            del values[BETWEEN_TOKENS], values[PER_TOKEN]
-        lost = f"{failed} of {of} requests failed" if failed > 0 else ""
-        asked = {"requests": self.completed, "input tokens": self.total_input_tokens}
-        answered = {"output tokens": self.total_output_tokens}
-        for metric, value in values.items():
-            yield Reported(case, value, metric, lost, asked, answered)
+def _served(document: Document, case: str, lost: float, of: float) -> Iterator[Reported]:
+    """Yield the medians of the requests, and their rate; so many requests were lost."""
+    rate, most = document.get("request_rate"), document.get("max_concurrency")
+    # All came at once where the rate is not limited.
+    case += "" if rate in ("inf", math.inf, None) else f"-r{rate}"
+    case += "" if most is None else f"-c{most}"
+    completed = number(document, "completed")
+    values = {FIRST_TOKEN: number(document, "median_ttft_ms") / 1e3}
+    if number(document, "total_output_tokens") > completed:  # else answers of one token
+        values[BETWEEN_TOKENS] = number(document, "median_itl_ms") / 1e3
+        values[PER_TOKEN] = number(document, "median_tpot_ms") / 1e3
+    values[OUTPUT_RATE] = number(document, "output_throughput")
+    problem = f"{lost:g} of {of:g} requests failed" if lost > 0 else ""
+    work = {"requests": completed, "input tokens": number(document, "total_input_tokens")}
+    for metric, value in values.items():
+        yield Reported(case, value, metric, problem, work)
 
 
-# ---- vLLM -------------------------------------------------------------------------------
+def _of_vllm(document: Document) -> Iterator[Reported]:
+    """Yield what ``vllm bench serve``, formerly ``benchmark_serving.py``, tells."""
+    asked = number(document, "num_prompts")
+    lost = asked - number(document, "completed")
+    model = str(document.get("model_id")).rpartition("/")[2]
+    yield from _served(document, f"{model}-serve-n{asked:g}", lost, asked)
 
 
-class VllmServed(Serving, kw_only=True):
-    """The output of ``vllm bench serve``, and formerly of ``benchmark_serving.py``."""
+def _of_sglang(document: Document) -> Iterator[Reported]:
+    """Yield what ``sglang.bench_serving`` tells, which counts requests that were answered.
 
-    model_id: str
-    num_prompts: Count
-    burstiness: float = 1.0
-    """How even requests came, without a unit: 1 is a Poisson process."""
-    failed: Count | None = None
-
-    def figures(self) -> Iterator[Reported]:
-        """Yield the medians of its requests, and their rate."""
-        lost = self.num_prompts - self.completed if self.failed is None else self.failed
-        burst = "" if self.burstiness == 1 else f"-burst{self.burstiness:g}"
-        case = f"{self.model_id.rpartition('/')[2]}-serve-n{self.num_prompts}{self.load}{burst}"
-        return self.measured(case, failed=lost, of=self.num_prompts)
+    ``errors`` has one for each request, with ``--output-details``.
+    """
+    load = document.get("dataset_name")
+    case = f"{document.get('backend')}-serve-{load}"
+    if str(load).startswith("random"):
+        case += f"-i{document.get('random_input_len')}-o{document.get('random_output_len')}"
+    errors = items(document, "errors") if "errors" in document else []
+    yield from _served(document, case, sum(map(bool, errors)), len(errors))
 
 
-class Latency(msgspec.Struct):
-    """The output of ``vllm bench latency``, in seconds: neither the model nor the shape."""
-
-    latencies: list[float]
-
-    def figures(self) -> Iterator[Reported]:
-        """Yield the median of its iterations."""
-        yield Reported("latency", statistics.median(self.latencies) if self.latencies else 0.0)
+# ---- batches ----------------------------------------------------------------------------
 
 
-class Throughput(msgspec.Struct):
-    """The output of ``vllm bench throughput``: tokens a second."""
-
-    num_requests: Count
-    total_num_tokens: Count
-    tokens_per_second: float
-
-    def figures(self) -> Iterator[Reported]:
-        """Yield tokens a second."""
-        case, tokens = f"throughput-n{self.num_requests}", {"tokens": self.total_num_tokens}
-        yield Reported(case, self.tokens_per_second, TOKEN_RATE, outputs=tokens)
+def _latency(document: Document) -> Iterator[Reported]:
+    """Yield the median of the iterations of ``vllm bench latency``, of whatever model."""
+    seconds = [number({"latencies": x}, "latencies") for x in items(document, "latencies")]
+    yield Reported("latency", statistics.median(seconds) if seconds else 0.0)
 
 
-# ---- SGLang -----------------------------------------------------------------------------
+def _throughput(document: Document) -> Iterator[Reported]:
+    case = f"throughput-n{document.get('num_requests')}"
+    yield Reported(case, number(document, "tokens_per_second"), TOKEN_RATE)
 
 
-class SglangServed(Serving, kw_only=True):
-    """The output of ``sglang.bench_serving``: it counts requests answered, not received."""
-
-    backend: str
-    dataset_name: str
-    random_input_len: Count | None = None
-    random_output_len: Count | None = None
-    errors: list[str] = msgspec.field(default_factory=list)
-    """One for each request, with ``--output-details``."""
-
-    def figures(self) -> Iterator[Reported]:
-        """Yield the medians of its requests, and their rate."""
-        case = f"{self.backend}-serve-{self.dataset_name}"
-        if self.dataset_name.startswith("random"):
-            case += f"-i{self.random_input_len}-o{self.random_output_len}"
-        lost = sum(map(bool, self.errors))
-        return self.measured(case + self.load, failed=lost, of=len(self.errors))
+def _batch(document: Document, kind: str, names: Mapping[str, Metric]) -> Iterator[Reported]:
+    """Yield those metrics of a batch that it tells, by the names of their fields."""
+    size, asked, answered = (
+        number(document, name) for name in ("batch_size", "input_len", "output_len")
+    )
+    for name, metric in names.items():
+        if document.get(name) is not None:
+            case = f"{kind}-b{size:g}-i{asked:g}-o{answered:g}"
+            yield Reported(case, number(document, name), metric)
 
 
-class _Batch(msgspec.Struct):
-    batch_size: Count
-    input_len: Count
-    output_len: Count
-
-    def times(self, kind: str, values: Mapping[Metric, float | None]) -> Iterator[Reported]:
-        """Yield those metrics of the request, in their units, that are known."""
-        case = f"{kind}-b{self.batch_size}-i{self.input_len}-o{self.output_len}"
-        return (Reported(case, x, metric) for metric, x in values.items() if x is not None)
-
-
-class OneBatch(_Batch, kw_only=True):
-    """The output of ``sglang.bench_one_batch``: a batch without a server, in seconds."""
-
-    prefill_latency: float
-    total_latency: float
-    median_decode_latency: float | None = None
-    """Missing if one token was asked for."""
-
-    def figures(self) -> Iterator[Reported]:
-        """Yield prefill, a step of decode, and the whole."""
-        decode, whole = self.median_decode_latency, self.total_latency
-        values = {FIRST_TOKEN: self.prefill_latency, BETWEEN_TOKENS: decode, LEADING: whole}
-        return self.times("one-batch", values)
-
-
-class OneBatchServed(_Batch, kw_only=True):
-    """The output of ``sglang.bench_one_batch_server``: a batch sent to a server, in seconds."""
-
-    latency: float
-    output_throughput: float
-    last_ttft: float | None = None
-    """Versions before 0.4.7 do not write it."""
-
-    def figures(self) -> Iterator[Reported]:
-        """Yield the whole, the last request's first token, and the rate of tokens."""
-        rate, whole = self.output_throughput, self.latency
-        values = {FIRST_TOKEN: self.last_ttft, OUTPUT_RATE: rate, LEADING: whole}
-        return self.times("one-batch-server", values)
+ONE_BATCH = {
+    "prefill_latency": FIRST_TOKEN,
+    "median_decode_latency": BETWEEN_TOKENS,
+    "total_latency": LEADING,
+}
+"""Fields of ``sglang.bench_one_batch``; the second is missing if one token was asked for."""
+ONE_BATCH_SERVED = {
+    "last_ttft": FIRST_TOKEN,
+    "output_throughput": OUTPUT_RATE,
+    "latency": LEADING,
+}
+"""Fields of ``sglang.bench_one_batch_server``; versions before 0.4.7 do not write the first."""
 
 
 # ---- pytest-benchmark -------------------------------------------------------------------
 
 
-class Stats(msgspec.Struct):
-    """A benchmark's rounds, in seconds."""
-
-    median: float
-
-
-class BenchmarkedTest(msgspec.Struct):
-    """One test."""
-
-    fullname: str
-    stats: Stats
-
-
-class BenchmarkSession(msgspec.Struct):
-    """One session of pytest."""
-
-    version: str
-    benchmarks: list[BenchmarkedTest]
-
-    def figures(self) -> Iterator[Reported]:
-        """Yield the median round of each test."""
-        for each in self.benchmarks:
-            yield Reported(each.fullname, each.stats.median)
+def _session(document: Document) -> Iterator[Reported]:
+    """Yield the median round of each test of a session."""
+    for test in items(document, "benchmarks"):
+        median_s = number(inside(test, "stats"), "median")
+        yield Reported(str(test.get("fullname")), median_s)
 
 
 # ---- PyTorch's dashboards ----------------------------------------------------------------
@@ -286,85 +207,85 @@ WORK = ("num_prompts", "max_concurrency", "batch_size", "input_len", "output_len
 """Arguments of vLLM's benchmarks that say how much it did."""
 
 
-class RecordedMetric(msgspec.Struct):
-    """A metric's values: iterations, or one a shape, or one a process."""
+def _record(document: Document) -> Iterator[Reported]:
+    """Yield a metric's value for each shape or process, or else the median of all its values.
 
-    name: str
-    benchmark_values: list[Any]
-    extra_info: dict[str, Any] | None = None
+    Names of metrics say their units, as ``_ms``.
+    """
+    about, benchmark, model = (inside(document, each) for each in ("metric", "benchmark", "model"))
+    name, values = str(about.get("name")), items(about, "benchmark_values")
+    info = {**inside(benchmark, "extra_info"), **inside(about, "extra_info")}
+    whose = str(model.get("name") or benchmark.get("name")).rpartition("/")[2]
+    parts = (model.get("backend"), benchmark.get("mode"), benchmark.get("dtype"))
+    case = str(info.get("case") or "-".join([whose, *(str(part) for part in parts if part)]))
+    told = str(info.get("more_is_better", "")).lower()
+    metric = find(name) or named(name, more_is_better=told == "true" if told else None)
+    is_ours = info.get("values") == "processes"
+    if ASIDE.match(name) or (is_ours and metric is not LEADING):
+        return
+    problem = _problem(name, values, metric, info)
+    if problem or metric is None:
+        yield Reported(case, 0.0, metric or of(name), problem)
+        return
+    args = inside(info, "args")
+    work = {each: args[each] for each in WORK if type(args.get(each)) in (int, float)}
+    shapes = document.get("shape")  # Helion's, of each value
+    of_shapes = shapes if isinstance(shapes, list) and len(shapes) == len(values) else None
+    if not (of_shapes or is_ours):
+        values = [statistics.median(values)]
+    scale = scale_of(name) or 1.0
+    for at, value in enumerate(values):
+        of_shape = f"{case}-{of_shapes[at]}" if of_shapes else case
+        process = at + 1 if is_ours else 0
+        yield Reported(of_shape, value * scale, metric, inputs=work, process=process)
 
 
-class BenchmarkRecord(msgspec.Struct):
-    """One metric of one model or kernel; names of metrics say their units, as ``_ms``."""
-
-    metric: RecordedMetric
-    model: dict[str, Any] = {}
-    benchmark: dict[str, Any] = {}
-    shape: list[Any] | None = None
-    """Helion's: the shape of each value."""
-
-    def figures(self) -> Iterator[Reported]:
-        """Yield a value for each shape or process, or else the median of all values."""
-        name, values = self.metric.name, self.metric.benchmark_values
-        about = self.benchmark.get("extra_info")
-        info = {**(about if isinstance(about, dict) else {}), **(self.metric.extra_info or {})}
-        model = str(self.model.get("name") or self.benchmark.get("name")).rpartition("/")[2]
-        parts = (self.model.get("backend"), self.benchmark.get("mode"), self.benchmark.get("dtype"))
-        case = info.get("case") or "-".join([model, *(str(part) for part in parts if part)])
-        told = str(info.get("more_is_better", "")).lower()
-        metric = find(name) or named(name, more_is_better=told == "true" if told else None)
-        ours = info.get("values") == "processes"
-        if ASIDE.match(name) or (ours and metric is not LEADING):
-            return
-        odd = [x for x in values if type(x) not in (int, float) or not abs(x) <= LARGEST]
-        if not values or odd:
-            what = f"{odd[0]!r:.40} instead of numbers" if odd else "nothing"
-            problem = f"benchmark_values of {name} holds {what}"
-        elif metric is None:
-            problem = f"is more of {name} better? write more_is_better into the metric's extra_info"
-        else:
-            problem = f"{info['failed']} requests failed" if info.get("failed") else ""
-        if problem or metric is None:
-            yield Reported(str(case), 0.0, metric or of(name), problem)
-            return
-        args: Any = info.get("args") if isinstance(info.get("args"), dict) else {}
-        work = {each: args[each] for each in WORK if type(args.get(each)) in (int, float)}
-        scale = scale_of(name) or 1.0
-        shapes = self.shape if self.shape and len(self.shape) == len(values) else None
-        if not (shapes or ours):
-            values = [statistics.median(values)]
-        for number, value in enumerate(values):
-            of_shape = f"{case}-{shapes[number]}" if shapes else str(case)
-            process = number + 1 if ours else 0
-            yield Reported(of_shape, value * scale, metric, inputs=work, process=process)
+def _problem(name: str, values: list[Any], metric: Metric | None, info: Document) -> str:
+    """Say why a record must not be judged; empty where it may."""
+    odd = [x for x in values if type(x) not in (int, float) or not abs(x) <= LARGEST]
+    if odd:
+        return f"benchmark_values of {name} holds {odd[0]!r:.40} instead of numbers"
+    if not values:
+        return f"benchmark_values of {name} holds nothing"
+    if metric is None:
+        return f"is more of {name} better? write more_is_better into the metric's extra_info"
+    return f"{info['failed']} requests failed" if info.get("failed") else ""
 
 
 # ---- formats ----------------------------------------------------------------------------
 
 
 def _format(name: str, program: str, *kinds: Kind) -> Format:
-    return Format(name, program, partial(figures, program=program, kinds=kinds))
+    return Format(name, program, partial(figures, kinds={kind.telltale: kind for kind in kinds}))
 
 
 FORMATS = (
     _format(
         *("vllm", "vLLM's benchmarks"),
-        Kind("tokenizer_id", VllmServed, "vllm bench serve", SERVE),
-        Kind("avg_latency", Latency, "vllm bench latency", OUTPUT_JSON),
-        Kind("requests_per_second", Throughput, "vllm bench throughput", OUTPUT_JSON),
+        Kind("tokenizer_id", "vllm bench serve", _of_vllm),
+        Kind("avg_latency", "vllm bench latency", _latency),
+        Kind("requests_per_second", "vllm bench throughput", _throughput),
     ),
     _format(
         *("sglang", "SGLang's benchmarks"),
-        Kind("dataset_name", SglangServed, "sglang.bench_serving", NEWER),
-        Kind("prefill_latency", OneBatch, "sglang.bench_one_batch", NEWER),
-        Kind("latency", OneBatchServed, "sglang.bench_one_batch_server", NEWER),
+        Kind("dataset_name", "sglang.bench_serving", _of_sglang),
+        Kind(
+            "prefill_latency",
+            "sglang.bench_one_batch",
+            partial(_batch, kind="one-batch", names=ONE_BATCH),
+        ),
+        Kind(
+            "latency",
+            "sglang.bench_one_batch_server",
+            partial(_batch, kind="one-batch-server", names=ONE_BATCH_SERVED),
+        ),
     ),
     _format(
         *("pytest-benchmark", "pytest-benchmark"),
-        Kind("benchmarks", BenchmarkSession, "pytest --benchmark-json", PYTEST),
+        Kind("benchmarks", "pytest --benchmark-json", _session),
     ),
     _format(
         *("pytorch", "PyTorch's benchmark record"),
-        Kind("metric", BenchmarkRecord, "a writer of the record", RECORD),
+        Kind("metric", "version 3 of the record", _record),
     ),
 )

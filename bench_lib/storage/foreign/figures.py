@@ -9,11 +9,7 @@ from bench_lib.verdict.metrics import LEADING, Metric
 
 
 class FormatError(ValueError):
-    """A file is of another program or version; says which, and what to do, in one sentence."""
-
-
-class OtherProgramError(FormatError):
-    """A file is not of this program at all; another reader may know it."""
+    """A file is of another program or version; says what it lacks, in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +24,6 @@ class Reported:
     """Why it must not be judged; empty where it may."""
     inputs: Mapping[str, float] = field(default_factory=dict)
     """Values that processes have to share for a comparison to mean anything, by name."""
-    outputs: Mapping[str, float] = field(default_factory=dict)
-    """How many tokens and the like, by name; a note says so if processes differ in them."""
     process: int = 0
     """Number of the process in a file of several, from 1."""
 

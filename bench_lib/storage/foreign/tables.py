@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from bench_lib.storage.foreign.figures import Format, FormatError, OtherProgramError, Reported
+from bench_lib.storage.foreign.figures import Format, FormatError, Reported
 
 RCCL, HIPBLASLT = "rccl-tests or nccl-tests", "hipblaslt-bench"
 ROCPROF = "rocprofv3 --kernel-trace --stats"
@@ -38,11 +38,9 @@ RIGHT = ("0", "N/A")
 
 def _of_rccl(data: bytes) -> list[Reported]:
     found = list(_figures(data.decode(errors="replace").splitlines()))
-    if found:
-        return found
-    is_json = data.lstrip()[:1] in b"{["
-    why = "; name what it prints, and not what -J or -Z writes" if is_json else ""
-    raise OtherProgramError(f"it is no table of {RCCL}{why}")
+    if not found:
+        raise FormatError(f"it is no table of {RCCL}, as it prints it without -J or -Z")
+    return found
 
 
 def _figures(lines: Sequence[str]) -> Iterator[Reported]:
@@ -105,7 +103,7 @@ USUAL = dict.fromkeys(
 def _of_hipblaslt(data: bytes) -> list[Reported]:
     found = list(_rows(data.decode(errors="replace").splitlines()))
     if not found:
-        raise OtherProgramError(f"it holds no lines of {HIPBLASLT}")
+        raise FormatError(f"it holds no lines of {HIPBLASLT}")
     won = {figure.case for figure, is_winner in found if is_winner}
     return [figure for figure, is_winner in found if is_winner or figure.case not in won]
 
@@ -147,15 +145,12 @@ def _of_rocprof(data: bytes) -> Iterator[Reported]:
     """Yield the mean time of each kernel."""
     rows = csv.DictReader(io.StringIO(data.decode(errors="replace")))
     try:
-        if not {"Name", "Calls", "AverageNs"} <= set(rows.fieldnames or ()):
-            raise OtherProgramError(f"it is no table of kernels of {ROCPROF}")
+        if not {"Name", "AverageNs"} <= set(rows.fieldnames or ()):
+            raise FormatError(f"it is no table of kernels of {ROCPROF}")
         for row in rows:
-            calls, mean = (
-                _number(row[name] or "", rows.line_num) for name in ("Calls", "AverageNs")
-            )
-            yield Reported(row["Name"], mean / 1e9, outputs={"calls": calls})
+            yield Reported(row["Name"], _number(row["AverageNs"] or "", rows.line_num) / 1e9)
     except csv.Error as error:
-        raise OtherProgramError(f"it is no table of {ROCPROF}: {error}") from error
+        raise FormatError(f"it is no table of {ROCPROF}: {error}") from error
 
 
 FORMATS = (
