@@ -82,21 +82,6 @@ def amount(value: float, unit: str) -> str:
     return f"{quantity(value) if abs(value) >= 1 else f'{value:.4g}'} {unit}"
 
 
-BARS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(values: Sequence[float], least: float) -> str:
-    """Return values of any one unit as a line of bars, the lowest as the least bar.
-
-    The tallest stands for a range of at least ``least``, so that noise does not fill the line.
-    """
-    if not values:
-        return ""
-    low = min(values)
-    scale = (len(BARS) - 1) / max(max(values) - low, least)
-    return "".join(BARS[round((value - low) * scale)] for value in values)
-
-
 def many(number: int, what: str) -> str:
     """Return ``1 core``, ``2 cores``, ``2 processes``."""
     ending = "" if number == 1 else "es" if what.endswith("s") else "s"

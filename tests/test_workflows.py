@@ -17,7 +17,7 @@ from builders import make_attempt, make_fault, make_record, write_run
 from ruamel.yaml import YAML
 
 from bench_lib.model import Status
-from bench_lib.report.markdown import MARKER
+from bench_lib.report.overview import MARKER
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".github" / "workflows"

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from bench_lib import backends
 from bench_lib.cases.matrix import usual_tier
 from bench_lib.environment.fingerprint import difference
-from bench_lib.formats import MOST_LINE, many, on_one_line, shortened, signed_percent
+from bench_lib.formats import many, on_one_line, shortened, signed_percent
 from bench_lib.model import Status
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.storage import acceptance
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 
 OWN = ("commit ", "checkout ")
 """How a change of the project's own code begins. That changes every night."""
-MOST_CHANGES = 200
-"""Characters of a line on what changed in the environment."""
-MOST_COMMON_REASON = 240
 MOST_TITLE = 240
 MOST_FAULT = 120
 """Characters of an error's message that tell it from others."""
@@ -95,27 +91,6 @@ def _since(entry: NightCase, failing: list[Point]) -> str:
 def own_last(changes: Iterable[str]) -> list[str]:
     """Order changes so that those of the project's own code come last."""
     return sorted(changes, key=lambda words: words.startswith(OWN))
-
-
-def in_words(night: Night, entry: NightCase) -> str:
-    """Return a failure in one line: what, where, by how much, since when, what changed, and why."""
-    verdict, status = entry.verdict, entry.status
-    words = f"{entry.record.case.id} on {device(night, entry)}: {status.value if status else ''}"
-    if verdict is not None and verdict.ratio is not None:
-        low_high = " to ".join(f"{bound:.3f}" for bound in verdict.interval or ())
-        words += f", {verdict.ratio:.3f} times {verdict.metric}"
-        words += f" ({low_high})" if low_high else ""
-    began = onset(night, entry)
-    if began.since:
-        words += ", " if began.since.startswith("measured") else ", since "
-        words += began.since
-    if began.last_good is not None and status is Status.REGRESSED:
-        words += f", last OK {began.last_good.time[:10]}"
-    if began.changes:
-        words += f", with {on_one_line('; '.join(began.changes), MOST_CHANGES)}"
-    elif began.moved or began.last_good:
-        words += ", with no change known in the environment"
-    return f"{words}: {on_one_line(verdict.reason if verdict else '', MOST_LINE)}"
 
 
 def device(night: Night, entry: NightCase) -> str:
@@ -257,14 +232,14 @@ def measuring_again(entry: NightCase) -> list[str]:
 
 def hints(night: Night) -> list[str]:
     """Return a line for each thing to do, with a command where one does it."""
-    told = list(night.absent)
+    told: list[str] = []
     by_key: dict[str, list[NightCase]] = {}
     for entry in night.entries:
         by_key.setdefault(entry.hardware.key, []).append(entry)
-    for tell in (_on_devices, _on_blind, _on_unlike, _on_new):
+    for tell in (_on_devices, _on_new):
         for key, entries in by_key.items():
             told += [f"{key}: {words}" for words in tell(entries)]
-    return [*told, *_on_torn(night)]
+    return told
 
 
 def _on_devices(entries: Iterable[NightCase]) -> Iterator[str]:
@@ -289,37 +264,6 @@ def _is_broken(entries: list[NightCase]) -> bool:
     return len(entries) >= LEAST_CASES and all(entry.status in BY_HARDWARE for entry in entries)
 
 
-def _on_blind(entries: Iterable[NightCase]) -> Iterator[str]:
-    """Say where nobody watched the GPUs."""
-    watched = [
-        attempt.telemetry is not None
-        for entry in entries
-        if backends.is_gpu(entry.hardware)
-        for attempt in entry.record.attempts
-        if attempt.measurement is not None
-    ]
-    if watched and not any(watched):
-        yield (
-            "no telemetry this night, so that nobody knows whether GPUs were shared, hot or held "
-            "back: bench-lib env says why"
-        )
-
-
-def _on_unlike(entries: Iterable[NightCase]) -> Iterator[str]:
-    """Give the commonest reason for INCOMPARABLE and for INVALID cases."""
-    entries = list(entries)
-    for status in (Status.INCOMPARABLE, Status.INVALID):
-        reasons = Counter(e.verdict.reason for e in entries if e.status is status and e.verdict)
-        for why, count in reasons.most_common(1):
-            total = reasons.total()
-            more = "" if count == total else f" ({count} of them)"
-            words = f"{many(total, 'case')} {status.value}: "
-            words += on_one_line(why, MOST_COMMON_REASON) + more
-            if status is Status.INCOMPARABLE:
-                words += "; set that back, or accept values measured so: bench-lib baseline record"
-            yield words
-
-
 def _on_new(entries: Iterable[NightCase]) -> Iterator[str]:
     """Say how cases without a baseline get one."""
     held = [entry for entry in entries if entry.status is Status.NO_BASELINE]
@@ -337,13 +281,3 @@ def _elsewhere(entries: Iterable[NightCase]) -> str:
     files = [e.record.nodeid.partition("::")[0] for e in entries if e.record.nodeid]
     folders = sorted({str(PurePath(file).parent) for file in files})
     return "" if folders in ([], ["perf_tests"]) else f" -- {shlex.join(folders)}"
-
-
-def _on_torn(night: Night) -> Iterator[str]:
-    """Say how to look at the measurements of a run that was killed."""
-    for run in night.unfinished:
-        # An interrupted run has judged what it had; and a later run's case may count instead.
-        own = (e for e in night.entries if e.run_id == run.run_id and e.status is None)
-        if unjudged := sum(bool(entry.accepted) for entry in own):
-            words = f"{many(unjudged, 'case')} of run {run.run_id} with measurements and no verdict"
-            yield f"{run.key}: {words}: bench-lib compare baseline {run.run_id}"

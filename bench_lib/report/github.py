@@ -24,19 +24,19 @@ _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _NOTHING = "&#8203;"
 """A space without width: the text after it no longer makes a name, a number or an address."""
-_PLAIN_IN_HTML = frozenset("\\`*_[]|~")
 _SPECIAL = {
     "&": "&amp;",
     "<": "&lt;",
     ">": "&gt;",
     "$": "<span>$</span>",  # the remedy of GitHub's page on mathematical expressions
-    **{mark: f"\\{mark}" for mark in _PLAIN_IN_HTML},
+    **{mark: f"\\{mark}" for mark in "\\`*_[]|~"},
 }
 _MARKS = re.compile(
     r"(?P<special>[&<>$\\`*_\[\]|~])"
     r"|(?P<joined>@(?=[\w-])|#(?=\d)|:(?=//)|(?<!\d):(?=[\w+-]+:)|www(?=\.)|(?<=GH)-(?=\d))",
     re.IGNORECASE,
 )
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,500}")
 _FIRST = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+#=])(?=[-+#=\s]|$)")
 
 
@@ -47,13 +47,6 @@ def text(words: str) -> str:
     """
     escaped = _MARKS.sub(_escaped, _flat(words))
     return _FIRST.sub(lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", escaped)
-
-
-def summary(words: str) -> str:
-    """Return words as ``text`` does, for between tags, where GitHub undoes no backslashes."""
-    return _MARKS.sub(
-        lambda m: m[0] if m["special"] in _PLAIN_IN_HTML else _escaped(m), _flat(words)
-    )
 
 
 def _flat(words: str) -> str:
@@ -71,15 +64,6 @@ def shortened(words: str, most: int) -> str:
     return text(on_one_line(words, most))
 
 
-def code(words: str, *, lines: int = 20, most: int = 2_000) -> str:
-    """Return the last lines of a program's output as a block of code, cut to ``most``."""
-    clean = "\n".join(_UNSEEN.sub("", _ANSI.sub("", line)) for line in words.splitlines()[-lines:])
-    clean = clean[-most:]
-    longest = max((len(run) for run in re.findall(r"`+", clean)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{clean}\n{fence}"
-
-
 def span(words: str) -> str:
     """Return words on one line as they are typed: a span of code, not for a table's cell."""
     flat = " ".join(_UNSEEN.sub("", words).split())
@@ -87,6 +71,11 @@ def span(words: str) -> str:
     ticks = "`" * (longest + 1)
     pad = " " if longest else ""
     return f"{ticks}{pad}{flat}{pad}{ticks}"
+
+
+def is_address(words: str) -> bool:
+    """Whether words are an address that a link may lead to."""
+    return bool(_ADDRESS.fullmatch(words))
 
 
 def row(cells: Sequence[str]) -> str:
@@ -129,42 +118,32 @@ def fitted(opening: Sequence[str], sections: Sequence[MarkdownSection], limit: i
     if limit < LEAST:
         raise ValueError(f"a limit of {limit} bytes is too small for anything; at least {LEAST}")
     sections = [section for section in sections if section.rows]
-    kept = sum(_size(_rest(section, 1, limit)) for section in sections)
-    parts = _paragraphs(opening, max(LEAST // 2, limit - kept))
-    room = limit - sum(map(_size, parts))
+    parts: list[str] = []
+    # A line on what is left out has room below each section.
+    room = limit - sum(_size(_rest(section, 1, limit)) for section in sections)
+    for paragraph in opening:
+        part = f"{paragraph}\n"
+        if not parts:
+            part = part.encode(errors="replace")[: room // 2].decode(errors="ignore")
+        if _size(part) > room:
+            break
+        parts.append(part)
+        room -= _size(part)
     for section in sections:
-        kept -= _size(_rest(section, 1, limit))
-        parts.append(_cut(section, room - kept, limit))
-        room -= _size(parts[-1])
+        sizes = map(_size, section.rows)
+        ends = list(itertools.accumulate(sizes, initial=_size(section.of([]))))
+        shown = max(0, bisect.bisect_right(ends, room) - 1)
+        if shown:
+            parts.append(section.of(section.rows[:shown]))
+            room -= _size(parts[-1])
+        if shown < len(section.rows):
+            parts.append(_rest(section, shown, limit))
     return "\n".join(parts)
 
 
 def _size(part: str) -> int:
     """Return the bytes that a part takes with the line break after it."""
     return len(part.encode(errors="replace")) + 1
-
-
-def _paragraphs(paragraphs: Sequence[str], room: int) -> list[str]:
-    """Return as many paragraphs as fit, the first of them cut if need be."""
-    first = paragraphs[0].encode(errors="replace")[: max(0, room - 2)].decode(errors="ignore")
-    parts = [f"{first}\n"]
-    for paragraph in paragraphs[1:]:
-        if sum(map(_size, parts)) + _size(paragraph) + 1 > room:
-            break
-        parts.append(f"{paragraph}\n")
-    return parts
-
-
-def _cut(section: MarkdownSection, room: int, limit: int) -> str:
-    """Return the section with as many rows as fit, and a line on the others."""
-    rows = section.rows
-    ends = list(itertools.accumulate(map(_size, rows), initial=_size(section.of([]))))
-    if ends[-1] <= room:
-        return section.of(rows)
-    shown = bisect.bisect_right(ends, room - _size(_rest(section, 1, limit))) - 1
-    if shown < 1:
-        return _rest(section, 0, limit)
-    return f"{section.of(rows[:shown])}\n{_rest(section, shown, limit)}"
 
 
 def _rest(section: MarkdownSection, shown: int, limit: int) -> str:

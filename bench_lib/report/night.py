@@ -198,8 +198,6 @@ class Night:
     """Parts that could not be read or shown, and remarks."""
     missing: list[str] = field(default_factory=list)
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
-    absent: list[str] = field(default_factory=list)
-    """Devices that measured in the run before and did not this night, beside others that did."""
     slow_downs: list[NightSlowDown] = field(default_factory=list)
     """Slow-downs that only several nights together show; those reported for the first time
     first."""
@@ -319,11 +317,11 @@ def gather(
         night.left_out.append(f"no runs in {archive.folder}")
     entries = _measured(night, archive, baselines)
     night.left_out.extend(archive.problems)
-    last = _look_back(night, entries, archive, days) if night.runs else []
+    if night.runs:
+        _look_back(night, entries, archive, days)
     night.entries.extend(
         sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(SEVERITY))
     )
-    night.absent.extend(_on_absent(night, last))
     night.left_out[:] = dict.fromkeys(night.left_out)
     return night
 
@@ -394,22 +392,15 @@ def _entry(line: RunLine, run: Run, record: Record) -> NightCase:
     return NightCase(record, run.device_of(last), line.run_id, environment=environment)
 
 
-def _look_back(
-    night: Night, entries: dict[Place, NightCase], archive: Archive, days: int
-) -> list[Point]:
-    """Find each case's past points and change points, and the cases that are not there this night.
-
-    Returns the points of the run before, of each hardware.
-    """
+def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, days: int) -> None:
+    """Find each case's past points and change points, and the cases that are not there."""
     since = (when(night.newest_start) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
     before = _before(night, archive.runs(), since)
     keys = {run.key for run in night.runs}
     gone: list[Point] = []
-    last: list[Point] = []
     series: dict[Place, list[Point]] = {}
     for case_id, key, points in archive.all_series(since=since):
         past = [point for point in points if point.time <= night.newest_start]
-        last += [point for point in past if point.run_id == before.get(key)]
         if (case_id, key) in entries:
             series[case_id, key] = past
         elif key in keys and past and past[-1].run_id == before.get(key):
@@ -424,7 +415,6 @@ def _look_back(
         moved = _moved(night.environments, points)
         entries[place] = replace(entries[place], points=points, moved=moved)
     night.left_out.extend(_on_gone(gone))
-    return last
 
 
 def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str]:
@@ -468,28 +458,6 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     return [
         f"{key}: not measured this night, but in the run before: {some(sorted(cases), MOST_NAMED)}"
         for key, cases in sorted(by_key.items())
-    ]
-
-
-def _on_absent(night: Night, last: Sequence[Point]) -> list[str]:
-    """Say which devices of the run before did not measure, where only others of them did.
-
-    On other machines all devices are others, and nothing is absent.  Nor is it where the device's
-    cases are not there either: a run of some cases needs no more devices.
-    """
-    before: dict[str, Counter[str]] = {}
-    for point in last:
-        if point.device_uuid:
-            before.setdefault(point.key, Counter())[point.device_uuid] += 1
-    measured = {entry.place for entry in night.entries}
-    fewer = {(p.key, p.device_uuid) for p in last if (p.case_id, p.key) not in measured}
-    return [
-        f"{key}: {uuid} measured {many(cases, 'case')} in the run before, and none this night: "
-        "look whether it is still there"
-        for key, devices in sorted(before.items())
-        if (now := night.devices.get(key)) and now < devices.keys()
-        for uuid, cases in sorted(devices.items())
-        if uuid not in now and (key, uuid) not in fewer
     ]
 
 

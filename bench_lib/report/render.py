@@ -163,7 +163,6 @@ def as_markdown(answer: Answer, limit: int = github.COMMENT) -> str:
     """Return an answer as GitHub's Markdown in at most ``limit`` bytes; quiet rows are folded."""
     opening = [f"# {github.text(answer.title)}"] if answer.title else []
     opening += ["\n".join(_listed(answer.heading))] if answer.heading else []
-    opening += [github.code(answer.verbatim)] if answer.verbatim else []
     sections = [part for table in answer.tables.values() for part in sections_of(table)]
     if answer.notes:
         sections.insert(1, MarkdownSection("Notes", _listed(answer.notes), "lines"))

@@ -1,0 +1,168 @@
+"""A night in every form but the page: a line for each cause, then what failed, then the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from bench_lib.formats import many
+from bench_lib.model import Status
+from bench_lib.report import console, github
+from bench_lib.report.answer import Answer, Column, Table, columns
+from bench_lib.report.findings import FIND, NightCause, causes, commands, device, hints, onset
+from bench_lib.report.github import MarkdownSection
+from bench_lib.report.night import Night, NightCase
+from bench_lib.report.render import sections_of
+from bench_lib.storage.archive import RunLine
+
+MARKER = "<!-- bench-lib: report -->"
+"""The first line of Markdown, hidden, by which somebody may find it."""
+UNCHANGED = "<!-- bench-lib: nothing changed -->"
+"""The second line, hidden, of a night that needs no comment where there is none yet."""
+MOST_CAUSES = 10
+MOST_LINES = 20
+"""Most lines of one kind that people get; the page and JSON have all."""
+MOST_REASON = 300
+"""Characters of a line in Markdown."""
+MOST_RUNS = 8
+"""Runs in the command that makes the whole report."""
+
+
+def answer(night: Night, runs: Iterable[Column[RunLine]], written: Iterable[object] = ()) -> Answer:
+    """Return a night as an answer; ``runs`` are the columns that JSON has of its runs.
+
+    ``written`` are the files that hold the report already.
+    """
+    notes = [*_notes(night), *(f"written: {path}" for path in written)]
+    return Answer(
+        command="report",
+        title=night.sentence,
+        heading=_titles(causes(night)),
+        tables={"entries": Table(_columns(night), night.entries, most=len(night.failed))},
+        notes=notes,
+        next=_next(night, is_written=any(written)),
+        about={
+            "sentence": night.sentence,
+            "started": night.started,
+            "ended": night.ended,
+            "changed": night.changed,
+            "counts": night.counts,
+            "runs": [{each.name: each.get(run) for each in runs} for run in night.runs],
+            "slow_downs": [
+                {"hardware_key": s.key, "run": s.run_id, "new": s.is_new, "slow_down": s.found}
+                for s in night.slow_downs
+            ],
+            "causes": list(map(_cause, causes(night))),
+            "missing": night.missing,
+            "left_out": night.left_out,
+        },
+    )
+
+
+def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") -> str:
+    """Return a night as GitHub's Markdown in at most ``limit`` bytes.
+
+    A line for each cause is to be seen, and the ``link`` to the whole report; the rest is folded.
+    Whatever does not fit is left out by whole rows, the last sections first, and the text says so.
+    ValueError if the limit leaves no room for a sentence.
+    """
+    titles = [f"- {github.shortened(line, MOST_REASON)}" for line in _titles(causes(night))]
+    opening = [
+        MARKER if night.changed else f"{MARKER}\n{UNCHANGED}",
+        f"## {github.shortened(night.sentence, MOST_REASON)}",
+        "\n".join(titles),
+        _to_report(night, link),
+    ]
+    table = Table(_columns(night), night.entries, is_quiet=lambda entry: not entry.failing)
+    failed, *others = sections_of(table, "cases") or [MarkdownSection("", [], "cases")]
+    notes = [f"- {github.shortened(line, MOST_REASON)}" for line in _notes(night, every=True)]
+    sections = [
+        replace(failed, title=f"Failed: {len(night.failed)}"),
+        MarkdownSection(f"Notes: {len(notes)}", notes, "notes"),
+        *others,
+    ]
+    folded = [replace(section, folded=True) for section in sections]
+    return github.fitted(list(filter(None, opening)), folded, limit)
+
+
+def _titles(found: list[NightCause]) -> list[str]:
+    titles = [cause.title for cause in found[:MOST_CAUSES]]
+    left = len(found) - MOST_CAUSES
+    return [*titles, f"and {many(left, 'more cause')}"] if left > 0 else titles
+
+
+def _notes(night: Night, *, every: bool = False) -> list[str]:
+    """Return what else a reader should know, the reasons first; the first of each, or ``every``."""
+    reasons = console.explanations(entry.record for entry in night.entries)
+    parts = [
+        reasons,
+        [one.words for one in night.slow_downs],
+        [f"! {words}" for words in hints(night)],
+        [f"! run {run.run_id} on {run.key} has not come to its end" for run in night.unfinished],
+        [f"! not measured this night: {key}" for key in night.missing],
+        [f"! {words}" for words in night.left_out],
+    ]
+    notes = []
+    for part in parts:
+        shown = part if every else part[:MOST_LINES]
+        notes += shown
+        notes += [f"! and {len(part) - MOST_LINES} more"] if len(shown) < len(part) else []
+    return notes
+
+
+def _to_report(night: Night, link: str) -> str:
+    if github.is_address(link):
+        return f"[The whole report](<{link}>)"
+    runs = " ".join(f"--run {run.run_id}" for run in night.runs[:MOST_RUNS])
+    if not runs:
+        return ""
+    return f"The whole report: {github.span(f'bench-lib report {runs} --html report.html')}"
+
+
+def _next(night: Night, *, is_written: bool) -> str:
+    if night.failed and not is_written:
+        return "bench-lib report --html report.html"
+    datable = [e for e in night.failed if e.status is Status.REGRESSED and e.last_good]
+    return dict(commands(datable[0]))[FIND] if datable else ""
+
+
+def _columns(night: Night) -> list[Column[NightCase]]:
+    first, *others = (column.of(lambda entry: entry.record) for column in console.COLUMNS)
+    return [
+        first,
+        Column("hardware_key", lambda entry: entry.hardware.key, heading=""),
+        Column("device", lambda entry: device(night, entry), heading="hardware"),
+        *others,
+        Column("since", lambda entry: onset(night, entry).since if entry.failing else ""),
+        Column("run", lambda entry: entry.run_id, heading=""),
+        *columns("", "status failing quarantined"),
+        *columns("record", "verdicts changes"),
+        Column("change_points", _change_points, heading=""),
+    ]
+
+
+def _cause(cause: NightCause) -> dict[str, Any]:
+    last_good = cause.entries[0].last_good
+    return {
+        "title": cause.title,
+        "blamed": cause.blamed,
+        "first_bad_run": cause.run_id,
+        "last_good_run": last_good.run_id if last_good else None,
+        "since": cause.onset.since,
+        "changes": cause.onset.changes,
+        "cases": [entry.place for entry in cause.entries],
+    }
+
+
+def _change_points(entry: NightCase) -> list[dict[str, Any]]:
+    return [
+        {
+            "run": point.run_id,
+            "time": point.time,
+            "ratio": point.change.ratio,
+            "interval": point.change.interval,
+            "environment": point.environment,
+        }
+        for point in entry.moved
+    ]
