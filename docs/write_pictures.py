@@ -32,6 +32,7 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 600})
         page.goto(path.as_uri())
         page.screenshot(path=FOLDER / "report.png")
+        page.goto(f"{path.as_uri()}#{FAILED}")
         page.locator(f'[id="{FAILED}"]').screenshot(path=FOLDER / "report-case.png")
         phone = browser.new_page(viewport={"width": 390, "height": 700}, color_scheme="dark")
         phone.goto(path.as_uri())

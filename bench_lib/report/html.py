@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.resources
-import math
 import re
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,26 +21,22 @@ from markupsafe import Markup
 
 from bench_lib import __version__
 from bench_lib.environment.commits import Checkout, Commit
-from bench_lib.findings import KernelsUnseen
-from bench_lib.formats import RATIO, many, printable, seconds
+from bench_lib.formats import RATIO, many, printable, seconds, some
 from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
-from bench_lib.report.answer import Column, Table, judged
-from bench_lib.report.findings import FIND, NightCause, causes, commands, device, hints, onset
-from bench_lib.report.night import Night, NightCase
-from bench_lib.report.plots import Histories, comparisons, placed, spark
+from bench_lib.report.answer import Column, Table
+from bench_lib.report.findings import NightCause, causes, commands, device, hints, onset
+from bench_lib.report.night import Night, NightCase, Place
+from bench_lib.report.plots import LEGEND, history
 from bench_lib.report.render import as_html, cell
 from bench_lib.verdict import metrics
-from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.severity import rank
 
 MOST_FAILURES = 30
-"""Most failures shown at length; the table has all."""
-MOST_DETAILS = 25
+"""Most failures with details; the table has all."""
+MOST_DETAILS = 20
 """Most other cases with details, the worst first."""
-WAITS = 1.5
-"""A step that takes so many times the median by the wall clock gets a remark."""
 MOST_CAUSES = 3
 """Most causes above the strip; the others are folded below them."""
 MOST_KERNELS = 8
@@ -50,6 +44,8 @@ MOST_OUTPUT = 8000
 """Last characters that are shown of what a worker said."""
 MOST_NAMED = 10
 """Most rows of the strip with a name; the cells of all others share the last row."""
+MOST_MOVED = 5
+"""Most passing cases with a change point that are named on the first screen."""
 SIGNS = {
     Status.ERROR: "✕",
     Status.REGRESSED: "▲",
@@ -65,52 +61,36 @@ SIGNS = {
     None: "…",
 }
 """The sign of a cell, so that it can be read without its colour."""
-COLUMNS = (
-    ("Case", ""),
-    ("Hardware", "wide"),
-    ("Status", ""),
-    ("Median", "number wide"),
-    ("Change", "number"),
-    ("Detects", "number wide"),
-    ("Rate", "number wide"),
-    ("Memory", "number wide"),
-    ("Of peak", "number wide"),
-)
-"""Heading, and whether a column holds numbers or needs room."""
+MOVED = "△"
+"""The sign of a case that passes and has a change point."""
 
 
 def page(night: Night, checkout: Checkout | None = None) -> str:
     """Return the page of a night; ``checkout`` knows the commits (default: that around here)."""
     checkout = checkout or Checkout(Path.cwd())
     entries = sorted(night.entries, key=severity)
-    histories = Histories(night.environments)
-    failed = [entry for entry in entries if entry.failing]
-    others = [entry for entry in entries if not entry.failing]
-    cases = [
-        _case(night, entry, histories, checkout)
-        for entry in [*failed[:MOST_FAILURES], *others[:MOST_DETAILS]]
-    ]
-    known = {one["entry"].place for one in cases}
     found = causes(night)
+    failed = [entry for cause in found for entry in cause.entries][:MOST_FAILURES]
+    others = [entry for entry in entries if not entry.failing]
+    shown = {entry.place: _case(night, entry) for entry in [*failed, *others[:MOST_DETAILS]]}
     script = _packaged("report.js")
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             night=night,
-            why=_why(found),
             hints=hints(night),
+            moved=_on_moved(entries),
             title=f"Night of {day(night.started)}" if night.started else "No night",
-            causes=[_cause(cause, known, checkout) for cause in found],
+            causes=[_cause(cause, shown, checkout) for cause in found],
             most_causes=MOST_CAUSES,
             strip=strip(entries),
-            cases=cases,
-            failures_left_out=max(0, len(failed) - MOST_FAILURES),
-            details_left_out=max(0, len(others) - MOST_DETAILS),
-            columns=COLUMNS,
-            rows=[(entry, entry.place in known, _cells(entry)) for entry in entries],
-            comparisons=comparisons(entries),
-            hardware=_hardware(night, checkout),
+            others=[shown[entry.place] for entry in others[:MOST_DETAILS]],
+            left_out=len(others) - MOST_DETAILS,
+            table=_table(entries),
+            shown=shown,
+            legend=LEGEND,
+            hardware=_hardware(night),
             version=__version__,
             styles=Markup(_packaged("report.css")),  # noqa: S704 - ours
             code=Markup(script),  # noqa: S704 - ours
@@ -133,8 +113,7 @@ def _environment() -> jinja2.Environment:
         "anchor": anchor,
         "address": lambda entry: f"#{quote(anchor(entry), safe='/')}",
         "standing": _standing,
-        "sign": lambda entry: SIGNS[entry.status],
-        "spark": spark,
+        "sign": lambda entry: MOVED if has_moved(entry) else SIGNS[entry.status],
     }
     return environment
 
@@ -179,19 +158,22 @@ def _standing(entry: NightCase) -> str:
     return entry.status.value.replace("_", " ").lower() if entry.status else "not judged"
 
 
-def _why(found: Sequence[NightCause]) -> str:
-    """Say since when and why, by the cause with most cases; empty if unknown."""
-    for cause in found:
-        if cause.onset.since[:1].isdigit():
-            words = f"Since {day(cause.onset.since)}"
-            if blamed := ", ".join(filter(None, [cause.blamed, *cause.onset.changes])):
-                words += f": {blamed}"
-            return words + (f" (and {many(len(found) - 1, 'other cause')})" if found[1:] else "")
-    return ""
+def has_moved(entry: NightCase) -> bool:
+    """Whether a case passes and still has a change point that nobody accepted."""
+    accepted = entry.baseline.accepted.date if entry.baseline else ""
+    passes = entry.status in (Status.OK, Status.NOISY, Status.SUSPECT)
+    return passes and bool(entry.moved) and entry.moved[-1].time > accepted
 
 
-def _between(verdict: Verdict) -> str:
-    return " to ".join(map(percent, verdict.interval or ()))
+def _on_moved(entries: Iterable[NightCase]) -> str:
+    """Name the cases that pass and have moved; empty where there are none."""
+    words = [
+        f"{entry.record.case.id} ({percent(entry.moved[-1].change.ratio)} since "
+        f"{day(entry.moved[-1].time)})"
+        for entry in entries
+        if has_moved(entry)
+    ]
+    return f"Passing, with a change point: {some(words, MOST_MOVED)}" if words else ""
 
 
 # --- every case as a cell --------------------------------------------------------------------
@@ -239,103 +221,48 @@ def _precision(entry: NightCase) -> str:
 # --- the table -------------------------------------------------------------------------------
 
 
-def _cells(entry: NightCase) -> list[tuple[str, float | None, str]]:
-    """Return the numbers of an entry's line: as shown, by what it is sorted, and a remark."""
-    verdict, at = _timing(entry), placed(entry)
-    columns = {column.name: column for column in console.COLUMNS}
-    of_verdict: list[Column[Any]] = judged(lambda _row: verdict)
-    reached = at.reached.share if at and at.reached else None
+def _table(entries: Sequence[NightCase]) -> dict[str, Any]:
+    """Return the headings of the columns that some case has, and the rows: entries and cells.
 
-    def shown(column: Column[Any], remark: str = "") -> tuple[str, float | None, str]:
-        value = column.get(entry.record)
-        return cell(value, column.unit_of(entry.record)), value, remark
-
-    return [
-        shown(columns["median_s"]),
-        shown(of_verdict[0]),
-        shown(of_verdict[2]),
-        shown(columns["items_per_s"], _waits(entry)),
-        shown(columns["memory_bytes"]),
-        (_reached(entry), reached, ""),
-    ]
-
-
-def _reached(entry: NightCase) -> str:
-    """Say how close a case comes to the ceiling that binds: ``62% compute``."""
-    at = placed(entry)
-    if at is None or at.reached is None:
-        return ""
-    least = "≥ " if at.reached.at_least else ""
-    return f"{least}{at.reached.share:.0%} {at.reached.of}"
-
-
-def _waits(entry: NightCase) -> str:
-    """Say where the rate is of another time than the median: between iterations; else empty."""
-    figures = entry.figures
-    if figures is None or not (0 < figures.rate < math.inf):
-        return ""
-    step_s = statistics.median(m.items_per_step for m in entry.accepted) / figures.rate
-    if step_s < WAITS * figures.median_s:
-        return ""
-    return f"{seconds(step_s)} a step by the wall clock"
-
-
-def _timing(entry: NightCase) -> Verdict | None:
-    """Return the verdict whose change a reader is to see first."""
-    deciding = entry.verdict
-    if deciding is not None and deciding.ratio is not None:
-        return deciding
-    return next((v for v in entry.record.verdicts if v.ratio is not None), deciding)
+    A cell is as shown, and by what it is sorted.
+    """
+    found = []
+    for column in console.COLUMNS[2:]:
+        values = [column.get(entry.record) for entry in entries]
+        units = [column.unit_of(entry.record) for entry in entries]
+        cells = [(cell(*pair), pair[0]) for pair in zip(values, units, strict=True)]
+        if any(text for text, _ in cells):
+            found.append((column.label.capitalize(), cells))
+    return {
+        "headings": [heading for heading, _ in found],
+        "rows": [(entry, [cells[at] for _, cells in found]) for at, entry in enumerate(entries)],
+    }
 
 
 # --- a case in full --------------------------------------------------------------------------
 
 
-def _case(
-    night: Night, entry: NightCase, histories: Histories, checkout: Checkout
-) -> dict[str, Any]:
+def _case(night: Night, entry: NightCase) -> dict[str, Any]:
     """Return what the page has of a case besides its row."""
-    case, verdict, began = entry.record.case, _timing(entry), onset(night, entry)
-    axes = [f"{name.replace('_', ' ')} {value}" for name, value in case.params.items()]
-    if case.launch.ranks > 1:
-        axes.append(f"{case.launch.ranks} ranks")
+    timing = console.timing_of(entry.record)
+    accepted = entry.baseline.accepted if entry.baseline else None
+    by = f" by {accepted.by}" if accepted and accepted.by else ""
     return {
         "entry": entry,
         "device": device(night, entry),
-        "axes": ", ".join(axes),
-        "change": percent(verdict.ratio) if verdict else "",
-        "between": _between(verdict) if verdict else "",
-        "facts": _facts(entry, verdict) if verdict and not entry.fault else [],
-        "history": histories.of(entry),
-        "since": _since(night, entry) if entry.failing else None,
-        "changes": began.changes,
-        "commits": _commits(began.changes, checkout) if entry.failing else [],
+        "change": percent(timing.ratio) if timing else "",
+        "history": history(entry),
+        "since": _since(night, entry),
         "kernels": _kernels(entry),
-        "why_no_kernels": _why_no_kernels(entry),
         "verdicts": as_html(Table(VERDICTS, entry.record.verdicts))
         if entry.record.verdicts
         else "",
-        "remarks": _remarks(entry),
+        "accepted": f"Baseline accepted on {day(accepted.date)}{by}: {accepted.reason}"
+        if accepted
+        else "",
+        "remarks": console.explanations([entry.record]),
         "commands": commands(entry),
     }
-
-
-def _facts(entry: NightCase, verdict: Verdict) -> list[tuple[str, str]]:
-    shares = {
-        "tolerated": verdict.tolerance,
-        "smallest slow-down that it detects": verdict.detectable_effect,
-    }
-    facts = [
-        (verdict.metric, cell(verdict.value, _unit(verdict))),
-        (_other_side(verdict), cell(verdict.baseline, _unit(verdict))),
-        ("of the device's peak", _reached(entry)),
-        *((name, "" if share is None else f"{share:.1%}") for name, share in shares.items()),
-    ]
-    return [(name, value) for name, value in facts if value]
-
-
-def _other_side(verdict: Verdict) -> str:
-    return "reference" if verdict.against == REFERENCE else "baseline"
 
 
 def _metric(verdict: Verdict) -> str:
@@ -352,45 +279,23 @@ VERDICTS: list[Column[Verdict]] = [
     Column("metric", _metric, heading="Metric"),
     Column("status", lambda v: v.status.value.replace("_", " ").lower(), heading="Verdict"),
     Column("value", lambda verdict: verdict.value, _unit, "This night"),
-    Column("baseline", lambda verdict: verdict.baseline, _unit, "Baseline"),
+    Column("baseline", lambda verdict: verdict.baseline, _unit, "Before"),
     Column("ratio", lambda verdict: verdict.ratio, RATIO, "Change"),
-    Column("reason", lambda verdict: verdict.reason, heading="Why"),
+    Column("interval", lambda verdict: verdict.interval, RATIO, "95%"),
 ]
 
 
-def _remarks(entry: NightCase) -> list[str]:
-    """Say what else a reader should know: quarantines, attempts that do not count, warnings."""
-    held = entry.record.quarantine
-    words = []
-    if held is not None:
-        state = "In quarantine until" if entry.quarantined else "Its quarantine ended on"
-        words.append(f"{state} {day(held.until)}: {held.reason}")
-    for attempt in entry.record.attempts:
-        if attempt.discarded:
-            words.append(f"Process {attempt.process} was discarded: {attempt.discarded}")
-        if attempt.skipped:
-            words.append(f"Skipped: {attempt.skipped}")
-        if attempt.measurement is not None:
-            words += [f"Warning: {text}" for text in attempt.measurement.warnings]
-    for moved in entry.moved:
-        between = " to ".join(map(percent, moved.change.interval))
-        said = f"Change point on {day(moved.time)}, run {moved.run_id}: "
-        said += f"{percent(moved.change.ratio)} ({between})"
-        changed = f"; changed that night: {'; '.join(moved.environment)}"
-        words.append(said + changed if moved.environment else said)
-    return list(dict.fromkeys(words))
-
-
-def _since(night: Night, entry: NightCase) -> tuple[str, str] | None:
-    """Say since when: the change point that made it slower, else the last night that was OK."""
+def _since(night: Night, entry: NightCase) -> str:
+    """Say since when a case fails or has moved; empty if unknown."""
     began = onset(night, entry)
-    if (last := began.moved) is not None:
+    last = began.moved or (entry.moved[-1] if has_moved(entry) else None)
+    if last is not None:
         low, high = (percent(bound) for bound in last.change.interval)
-        words = f"{percent(last.change.ratio)} ({low} to {high}) from run {last.run_id} on"
-        return f"Slower since {day(last.time)}", words
-    if (good := began.last_good) is not None:
-        return f"Last OK on {day(good.time)}", f"run {good.run_id}"
-    return None
+        by = f"{percent(last.change.ratio)} ({low} to {high})"
+        return f"Change point on {day(last.time)}, run {last.run_id}: {by}"
+    if entry.failing and (good := began.last_good) is not None:
+        return f"Last OK on {day(good.time)}, run {good.run_id}"
+    return ""
 
 
 _COMMITS = re.compile(r"commit ([0-9a-f]{7,64}) -> ([0-9a-f]{7,64})")
@@ -403,20 +308,19 @@ def _commits(changes: Iterable[str], checkout: Checkout) -> list[Commit]:
 
 
 def _cause(
-    cause: NightCause, known: Iterable[tuple[str, str]], checkout: Checkout
+    cause: NightCause, shown: dict[Place, dict[str, Any]], checkout: Checkout
 ) -> dict[str, Any]:
-    """Return what the page has of a cause; ``known`` are the cases with details."""
+    """Return what the page has of a cause; ``shown`` are the cases with details."""
+    known = [shown[entry.place] for entry in cause.entries if entry.place in shown]
+    names = [entry.record.case.id for entry in cause.entries]
     return {
         "name": cause.name,
         "title": cause.title,
-        "hardware": ", ".join(sorted({entry.hardware.key for entry in cause.entries})),
-        "cases": [
-            (entry, entry.place in known, percent(entry.verdict.ratio if entry.verdict else None))
-            for entry in cause.entries
-        ],
+        "ids": some(names, MOST_NAMED) if len(names) > 1 else "",
+        "cases": known,
+        "left_out": len(cause.entries) - len(known),
         "changes": cause.onset.changes,
         "commits": _commits(cause.onset.changes, checkout),
-        "commands": [one for one in commands(cause.entries[0]) if one[0] == FIND],
     }
 
 
@@ -448,23 +352,7 @@ def _signed(value_s: float) -> str:
     return f"{'+' if value_s > 0 else '-'}{seconds(abs(value_s))}"
 
 
-def _why_no_kernels(entry: NightCase) -> str:
-    verdict = entry.verdict
-    if entry.status is not Status.REGRESSED or entry.kernels is not None or verdict is None:
-        return ""
-    if not metrics.of(verdict.metric).kernels_explain:
-        return ""
-    if verdict.against == REFERENCE:
-        return verdict.reason  # which has the kernels of both sides
-    if entry.record.kernels is not None:
-        return "No table of kernels is known of the baseline, so none is to blame."
-    if (unseen := verdict.found(KernelsUnseen)) is not None:
-        words = "The profiler looked into the step, and its kernels are not known"
-        return f"{words}: {unseen.problem}"
-    return "Nobody looked into the step's kernels this night (perf_kernels)."
-
-
-def _hardware(night: Night, checkout: Checkout) -> dict[str, str]:
+def _hardware(night: Night) -> dict[str, str]:
     """Return each hardware key's device and environment."""
     by_key: dict[str, str] = {}
     for entry in night.entries:
@@ -483,7 +371,5 @@ def _hardware(night: Night, checkout: Checkout) -> dict[str, str]:
                 "commit": environment.commit and environment.commit[:12],
             }
             words += [f"{name} {value}" for name, value in software.items() if value]
-            if commit := checkout.commit(environment.commit or ""):
-                words.append(f"{commit.subject} ({commit.author})")
         by_key[key] = " · ".join(words)
     return by_key

@@ -20,15 +20,16 @@
 
   /** Sort by a column: up, down, and back to the worst first. */
   function sort(heading) {
-    const first = heading.classList.contains("number") ? "descending" : "ascending";
+    const first = heading.cellIndex > 2 ? "descending" : "ascending";
     const other = first === "ascending" ? "descending" : "ascending";
     const following = { [first]: other, [other]: null };
     const next = following[heading.ariaSort] ?? (heading.ariaSort ? null : first);
     for (const one of heading.parentElement.cells) one.removeAttribute("aria-sort");
     if (next) heading.setAttribute("aria-sort", next);
     const value = (row) => {
-      const { textContent, dataset: { sort: number } } = row.cells[heading.cellIndex];
-      return number === undefined ? textContent : number === "" ? null : Number(number);
+      const { textContent: text, dataset } = row.cells[heading.cellIndex];
+      const number = dataset.sort ?? (text.endsWith("%") ? text.slice(0, -1) : undefined);
+      return number === undefined ? text || null : Number(number);
     };
     const order = (a, b) => {
       const [x, y] = [value(a), value(b)];
@@ -50,9 +51,8 @@
     }
     const found = document.getElementById(name);
     if (!found) return;
-    const around = found.parentElement.closest("details");
-    for (const one of [around, found, ...found.querySelectorAll(".folded")]) {
-      if (one?.tagName === "DETAILS") one.open = true;
+    for (let one = found; one; one = one.parentElement) {
+      if (one.tagName === "DETAILS") one.open = true;
     }
     found.scrollIntoView();
   }
