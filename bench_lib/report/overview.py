@@ -136,7 +136,8 @@ def _columns(night: Night) -> list[Column[NightCase]]:
         *others,
         Column("since", lambda entry: onset(night, entry).since if entry.failing else ""),
         Column("run", lambda entry: entry.run_id, heading=""),
-        *columns("", "status failing quarantined"),
+        *columns("", "status failing"),
+        Column("quarantined", lambda entry: entry.quarantined, heading=""),
         *columns("record", "verdicts changes"),
         Column("change_points", _change_points, heading=""),
     ]
