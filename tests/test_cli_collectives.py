@@ -19,6 +19,7 @@ from standins.worker import gpus, held_class, ranks_that
 
 import bench_lib
 from bench_lib.cases.collectives import collective_of
+from bench_lib.formulas.collective import OPS
 from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.model import Fault, Numerics
 
@@ -30,7 +31,7 @@ CALLS = 16
 class Answer(Printed):
     @property
     def rows(self) -> list[list[str]]:
-        lines = [line for line in self.lines if re.match(r"[a-z_]+ .*place", line)]
+        lines = [line for line in self.lines if line.split(" ")[0] in OPS]
         return [re.split("  +", line.strip()) for line in lines]
 
 
@@ -78,21 +79,13 @@ def test_a_sweep_has_a_row_a_size(run, tmp_path):
     answer = run("--op", "all_reduce", "-b", "1M", "-e", "4M")
     assert answer.status == 0
     assert [row[:3] for row in answer.rows] == [
-        ["all_reduce", size, "in place"] for size in ("1M", "2M", "4M")
+        ["all_reduce", size, "1 ms"] for size in ("1M", "2M", "4M")
     ]
-    assert answer.rows[0][3:] == ["1 ms", "1.049", "1.573", "0"]
+    assert answer.rows[0][3:] == ["1.049", "1.573", "0"]
     assert answer.measured == [f"all_reduce-{n}M-float-x4" for n in (1, 2, 4)]
     record = the_run(tmp_path).records["all_reduce-1M-float-x4"]
     assert record.nodeid == "bench-lib/collectives::all_reduce-1M-float-x4"
     assert record.case.params == {"op": "all_reduce", "bytes": 2**20, "dtype": "float"}
-
-
-def test_both_forms_are_measured_where_there_are_two(run):
-    words = ("--op", "all_gather", "-b", "1K", "-e", "1K", "-d", "half")
-    both = run(*words)
-    assert both.measured == ["all_gather-1K-half-x4", "all_gather-1K-half-inplace-x4"]
-    assert [row[2] for row in both.rows] == ["out of place", "in place"]
-    assert run(*words, "--in-place").measured == ["all_gather-1K-half-inplace-x4"]
 
 
 def test_an_operation_that_is_named_twice_is_measured_once(run):
@@ -104,28 +97,12 @@ def test_an_operation_that_is_named_twice_is_measured_once(run):
 
 def test_without_flags_it_is_three_operations_from_8_bytes_to_128_mib(run):
     answer = run()
-    counts = collections.Counter((row[0], row[2]) for row in answer.rows)
-    assert counts == {
-        ("all_reduce", "in place"): 25,
-        ("all_gather", "out of place"): 22,
-        ("all_gather", "in place"): 22,
-        ("reduce_scatter", "out of place"): 22,
-        ("reduce_scatter", "in place"): 22,
-    }
+    counts = collections.Counter(row[0] for row in answer.rows)
+    assert counts == {"all_reduce": 25, "all_gather": 22, "reduce_scatter": 22}
     sizes = [row[1] for row in answer.rows]
     assert (sizes[0], sizes[24]) == ("8", "128M")
     assert "all_gather: sizes are rounded down to whole 16 bytes for each of 4 ranks" in answer.err
     assert "25 became 22" in answer.err
-
-
-def test_sizes_may_go_by_steps(run):
-    answer = run("--op", "all_reduce", "-b", "4", "-e", "12", "-i", "4")
-    assert [row[1] for row in answer.rows] == ["4", "8", "12"]
-
-
-def test_calls_may_be_issued_one_by_one(run):
-    answer = run("--op", "all_reduce", "-b", "8", "-e", "8", "--no-graph")
-    assert answer.measured == ["all_reduce-8-float-eager-x4"]
 
 
 def test_on_a_cpu_there_are_two_ranks(run):
@@ -140,7 +117,7 @@ def test_json_has_the_rows_and_nothing_else(run):
     assert told["command"] == "collectives"
     (row,) = told["rows"]
     assert (row["size_bytes"], row["count"]) == (2**20, 2**18)
-    assert (row["in_place"], row["wrong"]) == (True, 0)
+    assert row["wrong"] == 0
     assert row["call_s"] == pytest.approx(0.001)
     assert row["bus_gb_per_s"] == pytest.approx(2**20 / 1e6 * 1.5)
 
@@ -161,7 +138,7 @@ def test_a_fault_of_one_size_leaves_the_others(run):
     script = {"all_reduce-1K-float-x4": make_fault(), "all_reduce-2K-float-x4": "gloo cannot"}
     answer = run("--op", "all_reduce", "-b", "1K", "-e", "4K", script=script)
     assert answer.status == 0
-    assert [row[3] for row in answer.rows] == ["ERROR", "skipped", "1 ms"]
+    assert [row[2] for row in answer.rows] == ["ERROR", "skipped", "1 ms"]
     assert "all_reduce-1K-float-x4: ERROR: out of memory in first step" in answer.out
     assert "all_reduce-2K-float-x4: skipped: gloo cannot" in answer.out
 
@@ -178,12 +155,9 @@ def test_a_fault_of_one_size_leaves_the_others(run):
         ("-e -1", "--maxbytes: bytes is '-1'; write a number"),
         ("-b 2M -e 1M", "--minbytes 2097152 is above --maxbytes 1048576"),
         ("-f 1", "--stepfactor is 1; it has to be a whole number of 2 or more"),
-        ("-f 2 -i 8", "--stepfactor and --stepbytes are two ways; choose one"),
-        ("-i 8", "more than 1000 sizes from 8 to 134217728; step further"),
         ("-b 1 -e 3", "--maxbytes: 2 bytes of float leave 4 ranks nothing"),
         ("-g 1", "--ranks is 1; a collective is of 2 to 1024"),
         ("-g 5", "--ranks is 5, and there are 4 GPUs"),
-        ("--op all_to_all --in-place", "--in-place: torch's all_to_all has no such form"),
         ("--judge --matrix no.toml", "no.toml: No such file"),
     ],
 )  # fmt: skip

@@ -108,7 +108,7 @@ def together() -> list[Answer]:
     batch = [
         two_ranks("network", network="squeezenet1_1", batch_size=2, image_size=32, task="train"),
         two_ranks("training", dataset="mnist", network="cnn", batch_size=8, **loaded),
-        collective_case(two_ranks(""), op="all_gather", bytes="4K", in_place=True, ranks=2),
+        collective_case(two_ranks(""), op="all_gather", bytes="4K", ranks=2),
         two_ranks("language_model", **model, parallel="fsdp2"),
         two_ranks("language_model", **model),
         two_ranks("language_model", **model, task="decode"),

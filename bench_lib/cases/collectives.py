@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from bench_lib.cases.axes import Axis, WorkloadAxes, case_of, choice, refused, switch
+from bench_lib.cases.axes import Axis, WorkloadAxes, case_of, choice, refused
 from bench_lib.formulas.collective import ITEM_BYTES, MOST_BYTES, OPS, Collective
 from bench_lib.model import Case, Param, UserError
 
 WORKLOAD = "collective"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 """Suffixes of numbers in nccl-tests, which are powers of 1024."""
-MOST_SIZES = 1000
 
 
 def collective_axes() -> WorkloadAxes:
@@ -24,8 +23,6 @@ def collective_axes() -> WorkloadAxes:
             choice("op", OPS),
             Axis("bytes", refused(bytes_in), in_id=in_words, canonical=bytes_in),
             choice("dtype", tuple(ITEM_BYTES), "float"),
-            switch("in_place", "inplace"),
-            switch("graph", "eager", default=True),
         ),
         refused(lambda chosen: collective_of(chosen, chosen["ranks"])),
     )
@@ -43,7 +40,6 @@ def collective_of(params: Mapping[str, Param], ranks: int) -> Collective:
         size=bytes_in(params["bytes"]),
         dtype=str(params.get("dtype", "float")),
         ranks=ranks,
-        in_place=bool(params.get("in_place", False)),
     )
 
 
@@ -72,25 +68,16 @@ def in_words(size: int) -> str:
     return f"{size // unit}{name}"
 
 
-def sizes(least: int, most: int, *, factor: int = 2, step: int | None = None) -> list[int]:
-    """Return the sizes of a sweep in bytes: each ``factor`` times the one before, or ``step`` more.
+def sizes(least: int, most: int, factor: int) -> list[int]:
+    """Return the sizes of a sweep in bytes, each ``factor`` times the one before.
 
-    Raises UserError where there are none, or more than MOST_SIZES.
+    Raises UserError where there are none.
     """
     if least > most:
         raise UserError(f"--minbytes {least} is above --maxbytes {most}")
-    if step is None and factor < 2:
+    if factor < 2:
         raise UserError(f"--stepfactor is {factor}; it has to be a whole number of 2 or more")
-    found: list[int] = []
-    for size in _sweep(least, most, factor, step):
+    found = [least]
+    while (size := found[-1] * factor) <= most:
         found.append(size)
-        if len(found) > MOST_SIZES:
-            raise UserError(f"more than {MOST_SIZES} sizes from {least} to {most}; step further")
     return found
-
-
-def _sweep(least: int, most: int, factor: int, step: int | None) -> Iterator[int]:
-    size = least
-    while size <= most:
-        yield size
-        size = size * factor if step is None else size + step

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from bench_lib.cases.axes import one_of
-from bench_lib.cases.collectives import bytes_in, collective_case
+from bench_lib.cases.collectives import bytes_in, collective_case, sizes
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
 from bench_lib.cli.output import say
-from bench_lib.formulas.collective import EITHER, OPS, SPLIT, rounded
+from bench_lib.formulas.collective import OPS, SPLIT, rounded
 from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import Case, Hardware, Sampling, UserError
 
@@ -33,12 +33,8 @@ def collectives(
     ] = "8",
     most: Annotated[str, typer.Option("--maxbytes", "-e", help="Last size.")] = "128M",
     factor: Annotated[
-        int | None,
-        typer.Option("--stepfactor", "-f", help="Factor from one size to the next (default: 2)."),
-    ] = None,
-    step: Annotated[
-        str | None, typer.Option("--stepbytes", "-i", help="Bytes from one size to the next.")
-    ] = None,
+        int, typer.Option("--stepfactor", "-f", help="Factor from one size to the next.")
+    ] = 2,
     dtype: Annotated[
         str, typer.Option("--datatype", "-d", help="float, half, bfloat16, int32, uint8 ...")
     ] = "float",
@@ -48,14 +44,6 @@ def collectives(
             "--ranks", "-g", help="Processes (default: those of the launch; one a GPU; 2 on a CPU)."
         ),
     ] = None,
-    both: Annotated[
-        bool,
-        typer.Option("--both/--in-place", help="Out of place too, where torch has that form."),
-    ] = True,
-    graph: Annotated[
-        bool,
-        typer.Option("--graph/--no-graph", help="Short calls replayed as a CUDA or HIP graph."),
-    ] = True,
     keeping: Keeping,
 ) -> None:
     """Measure collectives by size: time of a call, algorithm and bus bandwidth, wrong elements."""
@@ -64,12 +52,13 @@ def collectives(
 
     devices = backends.detect()
     count, ops = _ranks(ranks, devices), _ops(op)
-    asked = _asked(least, most, factor, step)
-    by_op = {one: _sizes(one, asked, dtype, count) for one in ops}
+    asked = sizes(_bytes("--minbytes", least), _bytes("--maxbytes", most), factor)
+    sampling = Sampling(warmup_s=WARMUP_S, warmup_max_s=WARMUP_MAX_S, measure_s=MEASURE_S)
+    base = Case("", "", sampling=sampling)
     cases = [
-        case
-        for one, sizes in by_op.items()
-        for case in _cases(one, sizes, dtype, count, both=both, graph=graph)
+        collective_case(base, op=one, bytes=size, dtype=dtype, ranks=count)
+        for one in ops
+        for size in _sizes(one, asked, dtype, count)
     ]
     session = Measuring("collectives", devices[0], keeping)
     rows = COLLECTIVES.rows(cases, session.figures_of_all(cases), session.device)
@@ -100,17 +89,6 @@ def _ops(words: str) -> list[str]:
     return list(dict.fromkeys(ops))
 
 
-def _asked(least: str, most: str, factor: int | None, step: str | None) -> list[int]:
-    """Return the requested sizes; raises UserError."""
-    from bench_lib.cases.collectives import sizes
-
-    if factor is not None and step is not None:
-        raise UserError("--stepfactor and --stepbytes are two ways; choose one")
-    begin, end = _bytes("--minbytes", least), _bytes("--maxbytes", most)
-    by = None if step is None else _bytes("--stepbytes", step)
-    return sizes(begin, end, factor=2 if factor is None else factor, step=by)
-
-
 def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
     """Return the sizes of an operation as nccl-tests rounds them, each once; reports changes."""
     found = [rounded(op, size, dtype, ranks) for size in asked]
@@ -129,20 +107,3 @@ def _bytes(flag: str, words: str) -> int:
         return bytes_in(int(words) if words.isdecimal() else words)
     except UserError as error:
         raise UserError(f"{flag}: {error}") from error
-
-
-def _cases(
-    op: str, sizes: Sequence[int], dtype: str, ranks: int, *, both: bool, graph: bool
-) -> list[Case]:
-    if op == "all_to_all" and not both:
-        raise UserError("--in-place: torch's all_to_all has no such form")
-    forms = [False] if op not in EITHER else [False, True] if both else [True]
-    sampling = Sampling(warmup_s=WARMUP_S, warmup_max_s=WARMUP_MAX_S, measure_s=MEASURE_S)
-    base = Case("", "", sampling=sampling)
-    return [
-        collective_case(
-            base, op=op, bytes=size, dtype=dtype, in_place=form, graph=graph, ranks=ranks
-        )
-        for size in sizes
-        for form in forms
-    ]

@@ -25,9 +25,8 @@ ITEM_BYTES = {
 SPLIT = ("all_gather", "reduce_scatter", "all_to_all")
 """Operations whose bytes are all ranks' parts together."""
 REDUCING = ("all_reduce", "reduce_scatter")
-EITHER = ("all_gather", "reduce_scatter")
-"""Operations that torch has with and without a buffer of their own for the result."""
-ROOTED = ("broadcast",)
+IN_PLACE = ("all_reduce", "broadcast")
+"""Operations whose result takes the place of the input; others have a buffer for it."""
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 MOST_BYTES = 2**40
 """No buffer is larger; a larger one is a slip of the keyboard."""
@@ -45,8 +44,6 @@ class Collective:
     together."""
     dtype: str
     ranks: int
-    in_place: bool = False
-    """For operations in EITHER; the others have one form only."""
 
     def __post_init__(self) -> None:
         """Raise UserError where it cannot be meant."""
@@ -54,12 +51,6 @@ class Collective:
         _among("dtype", self.dtype, tuple(ITEM_BYTES))
         if self.ranks < 2:
             raise UserError(f"{self.op} is of 2 ranks or more, and ranks is {self.ranks}")
-        if self.in_place and self.op not in EITHER:
-            form = "a buffer of its own" if self.op == "all_to_all" else "no other form"
-            raise UserError(
-                f"in_place is a choice of {' and '.join(EITHER)}; "
-                f"the result of torch's {self.op} has {form}"
-            )
         if not 0 < self.size <= MOST_BYTES:
             raise UserError(f"bytes is {self.size}; it has to be 1 to {MOST_BYTES}")
         if self.size % self.unit:
@@ -90,21 +81,6 @@ class Collective:
         return self.size // self.unit
 
     @property
-    def is_in_place(self) -> bool:
-        """Whether the result takes the place of the input, which for some is the only form."""
-        return self.in_place or self.op in ("all_reduce", "broadcast")
-
-    @property
-    def redop(self) -> str:
-        """Return nccl-tests' word for how elements are put together."""
-        return "sum" if self.op in REDUCING else "none"
-
-    @property
-    def root(self) -> int:
-        """The rank that the data is from; -1 where it is from all."""
-        return 0 if self.op in ROOTED else -1
-
-    @property
     def given(self) -> int:
         """Elements that a rank gives."""
         return self.count if self.op == "all_gather" else self.count * self.parts
@@ -117,7 +93,7 @@ class Collective:
     @property
     def held_bytes(self) -> int:
         """Bytes of a rank's buffers."""
-        apart = 0 if self.is_in_place else min(self.given, self.got)
+        apart = 0 if self.op in IN_PLACE else min(self.given, self.got)
         return self.size + apart * self.item_bytes
 
     def algorithm_bandwidth(self, seconds: float) -> float:

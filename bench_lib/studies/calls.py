@@ -155,11 +155,10 @@ def _about(name: str, get: Callable[[Collective], Param]) -> Column[StudyRow]:
 
 COLLECTIVES = Study(
     name="collectives",
-    axes=("op", "bytes", "in_place"),
+    axes=("op", "bytes"),
     columns=(
         Column("op", lambda row: _collective(row).op, heading="collective"),
         Column("size", lambda row: in_words(_collective(row).size)),
-        Column("form", lambda row: f"{'in' if _collective(row).is_in_place else 'out of'} place"),
         PROBLEM,
         Column("call_s", call_s, "s", "time"),
         Column(
@@ -170,10 +169,7 @@ COLLECTIVES = Study(
         _about("size_bytes", lambda one: one.size),
         _about("count", lambda one: one.count),
         _about("dtype", lambda one: one.dtype),
-        _about("redop", lambda one: one.redop),
-        _about("root", lambda one: one.root),
-        _about("in_place", lambda one: one.is_in_place),
     ),
-    keys=3,
+    keys=2,
     notes=_on_collectives,
 )

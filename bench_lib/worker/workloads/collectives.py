@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bench_lib.formulas.collective import REDUCING, Collective
+from bench_lib.formulas.collective import IN_PLACE, REDUCING, Collective
 from bench_lib.model import Numerics
 from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
@@ -50,7 +50,7 @@ _CALLS: dict[str, Callable[[Tensor, Tensor], object]] = {
 
 
 def collective(setting: Setting, **params: Any) -> Workload:
-    """Build a step of calls; ``params`` are op, bytes, dtype, in_place and graph.
+    """Build a step of calls; ``params`` are op, bytes and dtype.
 
     Raises UserError for an invalid call, and UnsupportedError if the device lacks the memory; the
     first step shows what its backend cannot do.
@@ -60,14 +60,13 @@ def collective(setting: Setting, **params: Any) -> Workload:
         size=params["bytes"],
         dtype=params.get("dtype", "float"),
         ranks=setting.ranks,
-        in_place=params.get("in_place", False),
     )
     require_memory(f"the buffers of {call.op}", call.held_bytes, setting)
     calls = calls_in_a_step(call.size, setting.device)
     buffers = Buffers(call, setting)
     step = _step(buffers, calls)
     recorded = None
-    if setting.device.type == "cuda" and calls > 1 and params.get("graph", True):
+    if setting.device.type == "cuda" and calls > 1:
         recorded = Recorded(step)
 
     def release() -> None:
@@ -133,7 +132,7 @@ class Buffers:
         self._dtype = DTYPES[collective.dtype]
         self._given, self._got = self._allocated()
         self._call = _CALLS[collective.op]
-        if not (collective.is_in_place and collective.op in REDUCING):
+        if collective.op != "all_reduce":
             self._give()
 
     def call(self) -> None:
@@ -170,14 +169,8 @@ class Buffers:
 
     def _allocated(self) -> tuple[Tensor, Tensor]:
         one = self._collective
-        if not one.is_in_place:
-            return self._zeros(one.given), self._zeros(one.got)
-        whole = self._zeros(max(one.given, one.got))
-        part = whole[self._rank * one.count :][: one.count]
-        return {
-            "all_gather": (part, whole),
-            "reduce_scatter": (whole, part),
-        }.get(one.op, (whole, whole))
+        given = self._zeros(one.given)
+        return given, given if one.op in IN_PLACE else self._zeros(one.got)
 
     def _zeros(self, elements: int) -> Tensor:
         return torch.zeros(elements, dtype=self._dtype, device=self._device)
