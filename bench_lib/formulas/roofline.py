@@ -35,65 +35,15 @@ HOST_BOUND, COMPUTE_BOUND, MEMORY_BOUND = "host-bound", "compute-bound", "memory
 
 
 @dataclass(frozen=True)
-class Roofline:
-    """One device's part of a step beside its peaks; unknown figures are None.
+class Bandwidth:
+    """Bytes a second that a step read and wrote."""
 
-    Least traffic is the traffic that no implementation can avoid; eager traffic is that of
-    operations done one by one.  A compiled step moves something between the two.
-    """
-
-    precision: str
-    """The arithmetic whose peak is meant: ``fp16`` for ``amp-fp16``."""
-    compiled: bool
-    """Whether operations were fused, so that the eager traffic was never moved."""
-    step_s: float
-    """The median step; for a host-bound one the device's own time, if known."""
-    peak_flops_per_s: float | None
-    """Dense, for this hardware and precision and no other."""
-    peak_bytes_per_s: float | None
-    ridge: float | None
-    """FLOPs for each byte from which on computing is the lower ceiling."""
-    flops_per_s: float | None
-    flops_share: float | None
-    """Share of the peak."""
-    least_bytes_per_s: float | None
-    least_share: float | None
-    """Share of the peak bandwidth, by the least traffic: at least this was reached."""
-    traffic_bytes_per_s: float | None
-    """None for a compiled step."""
-    traffic_share: float | None
-    """Share of the peak bandwidth, by the eager traffic; above 1 some of it was spared."""
-    intensity: float | None
-    """FLOPs for each byte of eager traffic; a compiled step has as many or more."""
-    highest_intensity: float | None
-    """FLOPs for each byte of least traffic."""
-    bound: str | None
-    """``host-bound``, ``compute-bound`` or ``memory-bound``; None if unknown."""
-    sentence: str
-    """The ceiling and how near it is, or why there is no answer."""
-
-    @property
-    def bandwidth(self) -> Bandwidth | None:
-        """The memory's bandwidth, if known."""
-        if self.traffic_bytes_per_s is not None and (self.traffic_share or 0.0) <= 1:
-            return Bandwidth(self.traffic_bytes_per_s, self.traffic_share, at_least=False)
-        if self.least_bytes_per_s is not None and (self.least_share or 0.0) <= 1:
-            return Bandwidth(self.least_bytes_per_s, self.least_share, at_least=True)
-        return None
-
-    @property
-    def reached(self) -> Reached | None:
-        """How close the step comes to the device's limits; None if unknown.
-
-        The ceiling with the larger share reached is the one that binds.
-        """
-        memory = self.bandwidth
-        shares = [
-            Reached(self.flops_share or 0.0, "compute", at_least=False),
-            Reached((memory and memory.share) or 0.0, "memory", bool(memory and memory.at_least)),
-        ]
-        possible = [reached for reached in shares if 0 < reached.share <= 1]
-        return max(possible, key=lambda reached: reached.share, default=None)
+    bytes_per_s: float
+    share: float | None
+    """Share of the peak; above 1 caches spared some of it."""
+    at_least: bool
+    """Whether it is by the traffic that no implementation can avoid, not by that of operations
+    done one by one."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +58,62 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Bandwidth:
-    """Bytes a second that a step read and wrote."""
+class Roofline:
+    """One device's part of a step beside its peaks; unknown figures are None."""
 
-    bytes_per_s: float
-    share: float | None
+    precision: str
+    """The arithmetic whose peak is meant: ``fp16`` for ``amp-fp16``."""
+    compiled: bool
+    """Whether operations were fused, so that the eager traffic was never moved."""
+    step_s: float
+    """The median step; for a host-bound one the device's own time, if known."""
+    peak_flops_per_s: float | None
+    """Dense, for this hardware and precision and no other."""
+    peak_bytes_per_s: float | None
+    flops_per_s: float | None
+    flops_share: float | None
     """Share of the peak."""
-    at_least: bool
-    """Whether it is by the least traffic, because nobody knows how much was spared."""
+    least: Bandwidth | None
+    eager: Bandwidth | None
+    """None for a compiled step, which moved something between the two."""
+    intensity: float | None
+    """FLOPs for each byte of eager traffic; a compiled step has as many or more."""
+    highest_intensity: float | None
+    """FLOPs for each byte of least traffic."""
+    bound: str | None = None
+    """``host-bound``, ``compute-bound`` or ``memory-bound``; None if unknown."""
+    sentence: str = ""
+    """The ceiling and how near it is, or why there is no answer."""
+
+    @property
+    def ridge(self) -> float | None:
+        """FLOPs for each byte from which on computing is the lower ceiling."""
+        return _over(self.peak_flops_per_s, self.peak_bytes_per_s)
+
+    @property
+    def least_share(self) -> float | None:
+        """Share of the peak bandwidth, by the least traffic: at least this was reached."""
+        return None if self.least is None else self.least.share
+
+    @property
+    def bandwidth(self) -> Bandwidth | None:
+        """The memory's bandwidth, if known."""
+        known = [each for each in (self.eager, self.least) if each and (each.share or 0.0) <= 1]
+        return known[0] if known else None
+
+    @property
+    def reached(self) -> Reached | None:
+        """How close the step comes to the device's limits; None if unknown.
+
+        The ceiling with the larger share reached is the one that binds.
+        """
+        moved = self.bandwidth
+        shares = [
+            Reached(self.flops_share or 0.0, "compute", at_least=False),
+            Reached((moved and moved.share) or 0.0, "memory", bool(moved and moved.at_least)),
+        ]
+        possible = [reached for reached in shares if 0 < reached.share <= 1]
+        return max(possible, key=lambda reached: reached.share, default=None)
 
 
 def place(
@@ -140,37 +138,37 @@ def place(
     least = measurement.least_bytes_per_step or None  # one rank's already
     peak_flops = _times(hardware.peak_tflops.get(arithmetic or ""), 1e12)
     peak_bytes = _times(hardware.peak_gb_per_s, 1e9)
-    flops_per_s, least_per_s = _over(flops, step_s), _over(least, step_s)
-    traffic_per_s = None if compiled else _over(traffic, step_s)
-    figures = Roofline(
+
+    def moved(size: float | None, *, at_least: bool) -> Bandwidth | None:
+        by_second = _over(size, step_s)
+        if by_second is None:
+            return None
+        return Bandwidth(by_second, _over(by_second, peak_bytes), at_least)
+
+    flops_per_s = _over(flops, step_s)
+    at = Roofline(
         precision=arithmetic or precision,
         compiled=compiled,
         step_s=step_s,
         peak_flops_per_s=peak_flops,
         peak_bytes_per_s=peak_bytes,
-        ridge=_over(peak_flops, peak_bytes),
         flops_per_s=flops_per_s,
         flops_share=_over(flops_per_s, peak_flops),
-        least_bytes_per_s=least_per_s,
-        least_share=_over(least_per_s, peak_bytes),
-        traffic_bytes_per_s=traffic_per_s,
-        traffic_share=_over(traffic_per_s, peak_bytes),
+        least=moved(least, at_least=True),
+        eager=None if compiled else moved(traffic, at_least=False),
         intensity=_over(flops, traffic),
         highest_intensity=_over(flops, least),
-        bound=None,
-        sentence="",
     )
-    bound, words = (
-        _host(measurement, figures)
-        or _unknown(measurement, figures, hardware, arithmetic)
-        or _device(figures)
-    )
-    return replace(figures, bound=bound, sentence=f"{bound or 'no bound known'}: {words}")
+    if measurement.host_bound:
+        bound, words = _host(measurement, at)
+    elif problem := _problem(measurement, at, hardware, arithmetic):
+        bound, words = None, problem
+    else:
+        bound, words = _device(at)
+    return replace(at, bound=bound, sentence=f"{bound or 'no bound known'}: {words}")
 
 
-def _host(measurement: Measurement, at: Roofline) -> tuple[str, str] | None:
-    if not measurement.host_bound:
-        return None
+def _host(measurement: Measurement, at: Roofline) -> tuple[str, str]:
     words = "the device waits for the host"
     if measurement.device_s is not None:
         whole_s = statistics.median(measurement.iteration_s)
@@ -181,57 +179,44 @@ def _host(measurement: Measurement, at: Roofline) -> tuple[str, str] | None:
     if at.bandwidth is not None and at.bandwidth.share is not None:
         least = " or more" if at.bandwidth.at_least else ""
         reached.append(f"{at.bandwidth.share:.0%} of {_memory(at)}{least}")
-    if not reached:
-        return HOST_BOUND, words
-    words += "; while it works it reaches " if measurement.device_s is not None else "; it reaches "
-    more = ", which is more than there is" if (at.flops_share or 0.0) > 1 else ""
-    return HOST_BOUND, words + " and ".join(reached) + more
+    return HOST_BOUND, f"{words}; it reaches {' and '.join(reached)}" if reached else words
 
 
-def _unknown(
+def _problem(
     measurement: Measurement, at: Roofline, hardware: Hardware, arithmetic: str | None
-) -> tuple[None, str] | None:
+) -> str | None:
     """Say which figure is missing, or cannot be; None if all are there."""
-    words = None
     if arithmetic is None:
-        words = _parts(at.precision, measurement.reduced_flops_share)
-    elif at.peak_flops_per_s is None:
-        words = f"the {at.precision} peak of {hardware.name} is not known"
-    elif at.peak_bytes_per_s is None:
-        words = f"the peak bandwidth of {hardware.name} is not known"
-    elif at.flops_share is None:
-        words = "the FLOPs of the step are not known"
-    elif at.flops_share > 1:
-        words = f"{at.flops_share:.0%} of the {_compute(at)} is more than there is: "
-        words += "the peak, the count or the time is wrong"
-    elif at.least_share is not None and at.least_share > 1:
-        words = f"the least traffic would be {at.least_share:.0%} of the {_memory(at)}: "
-        words += "caches kept some of it"
-    return None if words is None else (None, words)
+        return _parts(at.precision, measurement.reduced_flops_share)
+    if at.peak_flops_per_s is None:
+        return f"the {at.precision} peak of {hardware.name} is not known"
+    if at.peak_bytes_per_s is None:
+        return f"the peak bandwidth of {hardware.name} is not known"
+    if at.flops_share is None:
+        return "the FLOPs of the step are not known"
+    if at.flops_share > 1:
+        return f"{at.flops_share:.0%} of the {_compute(at)} is more than there is"
+    if at.least_share is not None and at.least_share > 1:
+        return f"caches spared some of the traffic, {at.least_share:.0%} of the {_memory(at)}"
+    return None
 
 
 def _device(at: Roofline) -> tuple[str | None, str]:
     low, high = at.intensity, at.highest_intensity
+    eager = None if at.eager is None else at.eager.share
     assert at.ridge is not None
     ridge = f"the ridge of {_number(at.ridge)} ({_compute(at)} over {_memory(at)})"
     if low is not None and low >= at.ridge:
         least = " or more" if at.compiled else ""
         share = f"reaches {at.flops_share:.0%} of the {_compute(at)}"
         return COMPUTE_BOUND, f"{_number(low)} FLOP/byte{least} is above {ridge}; {share}"
-    if low is not None and at.traffic_share is not None and at.traffic_share <= 1:
-        share = f"reaches {at.traffic_share:.0%} of the {_memory(at)}"
+    if low is not None and eager is not None and eager <= 1:
+        share = f"reaches {eager:.0%} of the {_memory(at)}"
         return MEMORY_BOUND, f"{_number(low)} FLOP/byte is below {ridge}; {share}"
     if high is not None and high < at.ridge:
         share = f"reaches {at.least_share:.0%} of the {_memory(at)} or more"
         return MEMORY_BOUND, f"at most {_number(high)} FLOP/byte is below {ridge}; {share}"
-    if low is None:
-        return None, "the memory traffic of the step's operations is not known"
-    if at.compiled:
-        up_to = "or more" if high is None else f"to {_number(high)}"
-        sides = f"{_number(low)} {up_to} FLOP/byte may be on either side of {ridge}"
-        return None, f"{sides}; how much traffic compiling spared is not known"
-    moved = f"{at.traffic_share:.0%} of the {_memory(at)}"
-    return None, f"operations one by one would move {moved}; how much was spared is not known"
+    return None, f"the step's memory traffic is not known well enough to hold it against {ridge}"
 
 
 def _arithmetic(precision: str, share: float | None) -> str | None:
