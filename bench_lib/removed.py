@@ -85,6 +85,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("ops", "--rotate"): "operands always take turns; leave it out",
     ("train", "--download"): _FETCH,
     ("train", "--download-only"): _FETCH,
+    ("train", "--seed"): "the seed is 1337; leave it out",
 }
 """Options by command and name; pytest's are those of ``pytest``."""
 

@@ -23,7 +23,6 @@ from bench_lib.formulas.images import (
     INPUT_ALONE,
     NETWORKS,
     PRECISIONS,
-    SEED,
     SOURCES,
     own_side,
 )
@@ -50,7 +49,6 @@ def training_axes() -> WorkloadAxes:
             optional("workers", count("workers"), "w{}".format),
             quiet("epochs", count("epochs"), 0, "e{}".format),
             quiet("data", one_of("data", SOURCES), "generated"),
-            quiet("seed", count("seed"), SEED, "seed{}".format),
         ),
         _clash,
     )

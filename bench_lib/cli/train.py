@@ -48,9 +48,8 @@ class Manner:
 
 @dataclass(frozen=True)
 class TrainingSource:
-    """The source of images and random numbers."""
+    """The source of images."""
 
-    seed: Annotated[int, typer.Option(help="Of weights, data and order.")] = 1337
     data: Annotated[
         Path | None,
         typer.Option(
@@ -263,7 +262,6 @@ def _common(own: Trained, manner: Manner, source: TrainingSource) -> dict[str, P
         "precision": PRECISIONS.get(precision, precision),
         "memory_format": manner.memory_format,
         "compile_mode": manner.mode,
-        "seed": source.seed,
         "feed": feed,
     }
     values |= {"workers": manner.workers} if feed == "loader" else {}

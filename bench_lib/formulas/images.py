@@ -37,6 +37,7 @@ whole data set on the device, shuffled and augmented there; ``loader``: torch's 
 PRECISIONS = ("fp32", "tf32", "tf32-conv", "bf16", "amp-fp16", "amp-bf16")
 """Without ``fp16``: Adam's smallest numbers are zero in it."""
 SEED = 1337
+"""Of weights, generated data and the order of images."""
 
 
 def own_side(dataset: str, network: str) -> int:

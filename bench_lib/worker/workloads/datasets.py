@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from bench_lib.formulas.images import DATASETS, DataSet
+from bench_lib.formulas.images import DATASETS, SEED, DataSet
 from bench_lib.worker.workload import UnsupportedError
 
 FOLDER_VARIABLE = "BENCH_LIB_DATA"
@@ -52,14 +52,14 @@ class Data:
     test: Split
 
 
-def load(name: str, source: str, seed: int) -> Data:
+def load(name: str, source: str) -> Data:
     """Return a data set; a process keeps the last two.
 
     Raises DataError for files that are missing or broken, UnsupportedError where no folder is
     named.
     """
     if source == "generated":
-        return generated(name, seed)
+        return generated(name)
     folder = os.environ.get(FOLDER_VARIABLE, "")
     if not folder:
         raise UnsupportedError(f"data is files, and {FOLDER_VARIABLE} names no folder to read")
@@ -67,18 +67,18 @@ def load(name: str, source: str, seed: int) -> Data:
 
 
 @functools.lru_cache(maxsize=2)
-def generated(name: str, seed: int) -> Data:
-    """Return images drawn from the seed alone, the same on every machine."""
+def generated(name: str) -> Data:
+    """Return generated images, the same on every machine."""
     about = DATASETS[name]
-    patterns = _patterns(about, seed)
-    random = np.random.default_rng(seed)
+    patterns = _patterns(about)
+    random = np.random.default_rng(SEED)
     train, test = (_drawn(about, patterns, n, random) for n in (about.train, about.test))
     return Data(train, test)
 
 
-def _patterns(about: DataSet, seed: int) -> NDArray[np.uint8]:
+def _patterns(about: DataSet) -> NDArray[np.uint8]:
     """Return a smooth pattern for each class, which leaves room for noise."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(SEED)
     coarse = torch.rand(about.classes, about.channels, COARSE, COARSE, generator=generator)
     fine = functional.interpolate(coarse, size=about.side, mode="bilinear", align_corners=False)
     patterns: NDArray[np.uint8] = (fine * 191).to(torch.uint8).permute(0, 2, 3, 1).numpy()

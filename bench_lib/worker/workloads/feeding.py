@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
+from bench_lib.formulas.images import SEED
 from bench_lib.worker.workload import Setting
 from bench_lib.worker.workloads.cifar import Transforms
 from bench_lib.worker.workloads.datasets import Data, Split
@@ -41,10 +42,10 @@ class Feed:
     """Batches that come together, one of each of a loader's processes."""
 
     def __init__(
-        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting, seed: int
+        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting
     ) -> None:
-        """Put this rank's first batch in its place; ``seed`` decides the order of the images."""
-        self.transforms, self.setting, self.seed = transforms, setting, seed
+        """Put this rank's first batch in its place."""
+        self.transforms, self.setting = transforms, setting
         self.batch_size = shape.batch_size
         self.warnings: list[str] = []
         channels = split.images.shape[-1]
@@ -81,12 +82,11 @@ def feed_of(
     shape: Shape,
     setting: Setting,
     *,
-    seed: int,
     workers: int = 0,
 ) -> Feed:
     """Return a feed of ``fixed``, ``device`` or ``loader``; a loader has so many ``workers``.
 
-    ``seed`` decides the order of the images.  Raises ValueError if an epoch has not one step.
+    Raises ValueError if an epoch has not one step.
     """
     if kind != "fixed" and len(data.train) < shape.batch_size * setting.ranks:
         raise ValueError(
@@ -94,9 +94,9 @@ def feed_of(
             f"{len(data.train)} there are for training"
         )
     if kind == "loader":
-        return Loader(data.train, transforms, shape, setting, seed, workers=workers)
+        return Loader(data.train, transforms, shape, setting, workers=workers)
     of = OnDevice if kind == "device" else Feed
-    return of(data.train, transforms, shape, setting, seed)
+    return of(data.train, transforms, shape, setting)
 
 
 def on_device(
@@ -112,10 +112,10 @@ class OnDevice(Feed):
     """The whole data set on the device; shuffled once an epoch, augmented batch by batch."""
 
     def __init__(
-        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting, seed: int
+        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting
     ) -> None:
         """Copy the data; ranks share one order and take turns in it."""
-        super().__init__(split, transforms, shape, setting, seed)
+        super().__init__(split, transforms, shape, setting)
         self._images, self._targets = on_device(split, setting.device)
         self.steps_per_epoch = len(split) // setting.ranks // shape.batch_size
         self._generator = torch.Generator(setting.device)
@@ -134,7 +134,7 @@ class OnDevice(Feed):
 
     def rewind(self) -> None:
         """Start again with the order of the first epoch."""
-        self._generator.manual_seed(self.seed)
+        self._generator.manual_seed(SEED)
         self._step = 0
 
 
@@ -170,18 +170,17 @@ class Loader(Feed):
         transforms: Transforms,
         shape: Shape,
         setting: Setting,
-        seed: int,
         *,
         workers: int,
     ) -> None:
         """Start nothing before the first batch."""
-        super().__init__(split, transforms, shape, setting, seed)
+        super().__init__(split, transforms, shape, setting)
         if not workers:
             self.warnings.append("no loader workers: the process that trains loads too")
         self.at_once = max(1, workers)
         samples = _Samples(split, transforms)
         self._sampler: DistributedSampler[Any] = DistributedSampler(
-            samples, setting.ranks, setting.rank, seed=seed, drop_last=True
+            samples, setting.ranks, setting.rank, seed=SEED, drop_last=True
         )
         self._generator = torch.Generator()
         with warnings.catch_warnings(record=True) as told:
@@ -216,7 +215,7 @@ class Loader(Feed):
 
     def rewind(self) -> None:
         """Start the first epoch again, with nothing made ahead, where one was begun."""
-        self._generator.manual_seed(self.seed)
+        self._generator.manual_seed(SEED)
         self._epoch = 0
         if self._batches is not None:
             self._start_epoch()

@@ -60,7 +60,6 @@ class _Spec(Spec):
     """With some, the measured stretch is so many whole epochs from fresh weights, and the test
     images are looked at afterwards."""
     data: str = "generated"
-    seed: int = SEED
 
     @property
     def about(self) -> DataSet:
@@ -88,18 +87,16 @@ def training(setting: Setting, **params: Any) -> Workload:
     spec = _Spec(**params)
     set_precision(spec.precision, setting.device)
     require_compile(spec.compile_mode, setting.device)
-    data = datasets.load(spec.dataset, spec.data, spec.seed)
+    data = datasets.load(spec.dataset, spec.data)
     transforms = cifar.transforms_of(spec.dataset, spec.shape.image_size)
-    feed = feed_of(
-        *(spec.feed, data, transforms, spec.shape, setting), seed=spec.seed, workers=spec.workers
-    )
+    feed = feed_of(spec.feed, data, transforms, spec.shape, setting, workers=spec.workers)
     if spec.network == INPUT_ALONE:
         return _input_alone(spec, setting, feed)
     return Trainer(_Images(spec, setting, feed), feed, data.test).workload()
 
 
 def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
-    torch.manual_seed(spec.seed + setting.rank)
+    torch.manual_seed(SEED + setting.rank)
 
     def step() -> None:
         for _ in range(feed.at_once):
@@ -139,7 +136,7 @@ class _Images(BuiltNetwork):
 
     def _fresh_model(self) -> nn.Module:
         spec = self.spec
-        torch.manual_seed(spec.seed)
+        torch.manual_seed(SEED)
         with self.device:
             model = cifar.create(spec.network, spec.about, spec.shape.image_size)
         model = model.to(self.device)
@@ -259,7 +256,7 @@ class Trainer(TrainingStep):
             self.built.scaler.load_state_dict(self.fresh_scaler)
         self.learnt.rewind()
         self.feed.rewind()
-        torch.manual_seed(self.spec.seed + self.built.setting.rank)
+        torch.manual_seed(SEED + self.built.setting.rank)
 
     def told(self) -> Training | None:
         """Return the training's results since ``rewind``; None if one batch is all there is."""
