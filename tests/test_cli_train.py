@@ -264,7 +264,7 @@ def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
         ("--batch-size 60000", "a step of 60000 images is more than the 50000 that cifar100 has"),
         ("--batch-size 2 --ranks 4 --strong", "batch_size 2 cannot be divided among 4 ranks"),
         ("--workers -1", "workers is -1; it has to be a whole number of 0 or more"),
-        ("--time-limit 0", "--time-limit 0: a time in seconds has to be a number above 0"),
+        ("--time-limit 0", "--time-limit 0: it has to be a time above 0"),
         ("--data nowhere", "--data / --data-path / -dp: "),
     ],
 )
