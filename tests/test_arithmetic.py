@@ -235,11 +235,6 @@ def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
     return context.answer(asdict(case), lent, context.proved)
 
 
-def test_a_measurement_holds_the_errors_of_its_proof(monkeypatch):
-    message = proving(monkeypatch, "fp32")
-    assert set(message["measurement"]["arithmetic"]) == {"gemm"}
-
-
 def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(monkeypatch, capfd):
     fault = proving(monkeypatch, "tf32")["fault"]
     assert fault["kind"] == "arithmetic"

@@ -103,15 +103,6 @@ def test_caches_apart_are_empty_ones_where_nothing_can_be_kept(monkeypatch, tmp_
     assert not folder.exists()
 
 
-def test_caches_apart_are_there_while_somebody_removes_others(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with caches.apart("a"):
-        kept = Path(os.environ["TRITON_CACHE_DIR"]).parent
-    (kept.parent / "gone").symlink_to(tmp_path / "nowhere")
-    with caches.apart("a"):
-        assert Path(os.environ["TRITON_CACHE_DIR"]).parent == kept
-
-
 def test_nothing_is_forgotten_and_no_compiler_imported_where_nothing_was_compiled(monkeypatch):
     forget_compiled()
     reset: list[str] = []

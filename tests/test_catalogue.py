@@ -33,13 +33,6 @@ def test_a_worker_tells_the_input_size_of_every_network(asked):
     assert (sizes["resnet50"], sizes["inception_v3"], sizes["fcn_resnet50"]) == (224, 299, 520)
 
 
-def test_a_stored_answer_is_used(asked, tmp_path):
-    cache, _ = asked
-    stored = tmp_path / stored_in(cache).name
-    stored.write_text(json.dumps({"resnet50": 7}))
-    assert network_sizes(tmp_path) == {"resnet50": 7}
-
-
 @pytest.fixture
 def quick(asked, tmp_path, monkeypatch):
     answer = stored_in(asked[0])
@@ -74,14 +67,6 @@ def test_other_versions_have_an_answer_of_their_own(monkeypatch):
     assert before != after
     monkeypatch.setattr(sys, "executable", "/another/python")
     assert catalogue._installation() not in {before, after}
-
-
-def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/bench-lib")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert cache_folder() == Path("/home/somebody/.cache/bench-lib")
 
 
 def test_a_user_without_a_home_has_a_folder_for_now(monkeypatch):

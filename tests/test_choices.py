@@ -179,12 +179,6 @@ def test_choices_that_cannot_be_told_say_why(monkeypatch, graphs, why):
     assert choices.drawn(since=0) == Draw({}, why)
 
 
-def test_a_process_that_compiled_nothing_has_no_graphs(monkeypatch):
-    monkeypatch.delitem(sys.modules, choices.CODE, raising=False)
-    assert choices.compiled_so_far() == 0
-    assert choices.CODE not in sys.modules
-
-
 @pytest.fixture
 def user_s_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -230,12 +224,6 @@ def test_the_same_choices_are_compiled_once_and_others_by_themselves(monkeypatch
     assert not set(folders_of(OTHER.table)) & set(first)
     monkeypatch.setattr("torch.__version__", "9.9")
     assert not set(folders_of(ACCEPTED.table)) & set(first)
-
-
-def test_a_torch_that_cannot_be_told_tunes_for_itself(monkeypatch, user_s_cache):
-    monkeypatch.setattr("torch._inductor.config", SimpleNamespace())
-    with choices.handed(ACCEPTED.table):
-        assert user_s_cache in Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parents
 
 
 @pytest.mark.usefixtures("user_s_cache")

@@ -140,13 +140,6 @@ def test_what_the_hardware_spoils_twice_is_not_looked_at_forever(opened, tmp_pat
     assert record.status is Status.INVALID
 
 
-def test_only_what_is_judged_has_accepted_cases(opened, tmp_path):
-    accept(tmp_path / "baselines", CASE.id)
-    for judged in (True, False):
-        with opened({}, judged=judged) as run:
-            assert list(run.accepted) == [CASE.id] * judged
-
-
 def test_what_was_measured_before_something_stopped_it_is_kept(opened, tmp_path):
     with opened({}) as run:
         run.measure(CASE)

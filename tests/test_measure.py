@@ -280,13 +280,6 @@ def test_iterations_are_timed_by_the_device_and_the_stretch_by_the_host():
     assert measured.window_s == (begin, begin + measured.wall_s)
 
 
-def test_the_first_step_is_kept_apart():
-    measured = Device(work_s=[8.0, 1 / 4]).measure()
-    assert measured.first_step_s == 8 + 1 / 64
-    assert measured.warmup_iterations == WARM
-    assert measured.warmup_s == WARM * (1 / 4 + 1 / 64)
-
-
 def test_compile_time_is_the_first_call_less_a_steady_step():
     work_s = [8.0] + [1 / 4] * (WARM + AGAIN) + [1 / 2, 1 / 2]
     measured = Device(work_s=work_s, issue_s=[0.0], compiled=True).measure()
@@ -349,12 +342,6 @@ def test_warming_up_ends_early_where_blocks_agree_within_half_a_percent():
     assert warmed([1 / 4], **early, warmup_early_s=1.5).warmup_s == 1.5
 
 
-def test_warming_up_lasts_its_least_time_though_steady():
-    measured = warmed([1 / 4], warmup_s=2, warmup_max_s=100)
-    assert measured.steady
-    assert measured.warmup_s == 2.0
-
-
 def test_a_case_that_does_not_become_steady_is_measured_with_a_warning():
     measured = warmed([1.0, 2.0] * 10, warmup_s=0.5, warmup_max_s=6)
     assert not measured.steady
@@ -363,13 +350,6 @@ def test_a_case_that_does_not_become_steady_is_measured_with_a_warning():
     assert measured.warnings == [
         "not steady after 6.0 s of warm-up: the last blocks differ by more than 2%"
     ]
-
-
-def test_short_steps_are_warmed_up_in_blocks():
-    machine = Device(work_s=[1 / 64], issue_s=[0.0])
-    machine.measure(dataclasses.replace(AT_ONCE, warmup_s=0.25, warmup_max_s=100))
-    begin, end = machine.log.index("phase warm-up"), machine.log.index("phase give way")
-    assert machine.log[begin + 1 : end] == ["synchronize", *["step"] * 6, "synchronize"] * 3
 
 
 def test_after_giving_way_one_more_block_warms_up():
@@ -469,12 +449,6 @@ def test_peak_memory_is_that_of_the_measured_steps_above_what_was_there_before()
     machine.allocated = 100
     machine.during_step = during_step
     assert machine.measure().peak_memory_bytes == 250
-
-
-def test_memory_that_nobody_counts_is_unknown_and_not_zero():
-    machine = Device()
-    machine.allocated = machine.peak = None
-    assert machine.measure().peak_memory_bytes is None
 
 
 # --- garbage collection --------------------------------------------------------------------

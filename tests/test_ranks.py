@@ -31,10 +31,6 @@ from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSamp
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 
 
-ALONE = LaunchCommand("none", (sys.executable,), 1)
-"""Starts one rank, and is no launcher."""
-
-
 def two_ranks(workload: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
     return Case(
         "two",
@@ -198,17 +194,6 @@ def test_a_rank_that_dies_is_named_and_not_those_that_end_for_it(name: str, tmp_
     )
 
 
-def test_a_rank_that_runs_out_of_memory_is_named(tmp_path: Path) -> None:
-    params = {"pids": str(tmp_path), "others": "starve", "last": "starve"}
-    case = Case("one", "faulty:by_rank", params, sampling=AT_ONCE, time_limit_s=LONG_S)
-    with pytest.raises(CaseFault) as raised:
-        run_ranks(case, ALONE, ON_THE_CPU)
-    fault = raised.value.fault
-    assert (fault.kind, fault.phase) == ("out of memory", "first step")
-    assert fault.message.startswith("rank 0: RuntimeError: ")
-    assert "1152921504606846976 bytes" in fault.last_output
-
-
 @pytest.mark.parametrize("name", BOTH[:1])
 def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -340,14 +325,6 @@ def test_a_rank_that_still_runs_may_say_what_became_of_the_others(
     assert fault_of(launcher(first + later)).message == "rank 0: ValueError: its own"
 
 
-def test_results_are_used_though_the_launcher_does_not_end(
-    launcher: Callable[[str], LaunchCommand], hanging: str
-) -> None:
-    words = launcher(writing(outcome(0), outcome(1)) + hanging)
-    measured = run_ranks(two_ranks("any", time_limit_s=0.1), words)
-    assert measured.items_per_step == 8
-
-
 def ended(rank: int, code: int, *, asked: bool = False) -> str:
     told = json.dumps({"code": code, "asked": asked})
     return f"echo '{told}' > \"$4/0/rank-{rank}.ended\"\n"
@@ -448,14 +425,6 @@ def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
     assert '  File "/site/steps.py", line 7 in step' in fault.last_output
 
 
-def test_a_rank_that_has_ended_is_not_named_at_the_time_limit(
-    launcher: Callable[[str], LaunchCommand], hanging: str
-) -> None:
-    script = leaving(0, "build") + leaving(1, "build", "warm-up") + writing(outcome(0)) + hanging
-    fault = fault_of(launcher(script), time_limit_s=0.1)
-    assert fault.message.endswith("; not ended: rank 1 (in 'warm-up')")
-
-
 def test_what_ranks_started_is_ended_in_whatever_session_it_is(
     launcher: Callable[[str], LaunchCommand], tmp_path: Path
 ) -> None:
@@ -495,12 +464,6 @@ def test_the_folder_lies_where_all_hosts_see_it(
         run_ranks(two_ranks("any"), words)
     with pytest.raises(LaunchError, match=r"BENCH_LIB_SHARED is '/nowhere': No such file"):
         run_ranks(two_ranks("any"), words, {"BENCH_LIB_SHARED": "/nowhere"})
-
-
-def test_a_skip_of_the_ranks_is_a_skip(launcher: Callable[[str], LaunchCommand]) -> None:
-    skipped = [{"rank": rank, "skipped": "no such arithmetic here"} for rank in range(2)]
-    with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
-        run_ranks(two_ranks("any"), launcher(writing(*skipped)))
 
 
 def test_a_launcher_that_will_not_go_is_ended_with_its_group(
