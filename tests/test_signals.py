@@ -59,7 +59,7 @@ TO_END = [
     (signal.SIGTERM, "import", (*BENCH_LIB, "ops")),
     (signal.SIGHUP, "import", (*BENCH_LIB, "collectives", "-e", "64")),
     (signal.SIGTERM, "import", (*BENCH_LIB, "profile", CASE, "--matrix", "matrix.toml")),
-    (signal.SIGINT, "import", (*BENCH_LIB, "train", "cifar100", "--data", "none")),
+    (signal.SIGINT, "import", (*BENCH_LIB, "train", "cifar100", "--data", ".")),
     (signal.SIGTERM, "import", ("-m", "pytest", "-p", "no:cacheprovider", "test_networks.py")),
 ]
 
