@@ -1,7 +1,6 @@
 """What a page is about, and the page's text; what a browser makes of it is in test_browser."""
 
 import html.parser
-import json
 import math
 import re
 from dataclasses import replace
@@ -434,20 +433,6 @@ def test_a_baseline_file_that_cannot_be_read_is_said(tmp_path) -> None:
     night = _gather(tmp_path)
     assert night.entries[0].baseline is None
     assert any("not JSON" in words for words in night.left_out)
-
-
-def test_acknowledgements_of_earlier_versions_are_ignored_in_one_line(tmp_path) -> None:
-    builders.accept(tmp_path / "baselines", nights.MI300X, nights.make_case().id)
-    path = tmp_path / "baselines" / "mi300x.json"
-    told = {"0a0a0a0a": {"reason": "known", "date": "2026-01-02T00:00:00Z"}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"acknowledged": told}))
-    _run(tmp_path, nights.make_entry())
-    (line,) = [words for words in _gather(tmp_path).left_out if "acknowledgement" in words]
-    assert line == (
-        "baselines of mi300x: 1 acknowledgement ignored since 0.3: use your issue tracker"
-    )
-    builders.accept(tmp_path / "baselines", nights.MI300X, nights.make_case().id)
-    assert "acknowledged" not in json.loads(path.read_text())
 
 
 def test_failing_entries_come_first_the_gravest_before(tmp_path) -> None:

@@ -379,9 +379,6 @@ def _accepted(night: Night, folder: Path, key: str) -> Mapping[str, Baseline]:
     except BaselineError as error:
         night.left_out.append(f"baselines of {key}: {error}")
         return {}
-    if ignored := len(file.raw.get("acknowledged", {})):
-        words = f"{many(ignored, 'acknowledgement')} ignored since 0.3: use your issue tracker"
-        night.left_out.append(f"baselines of {key}: {words}")
     return file.measured
 
 

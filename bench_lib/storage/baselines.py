@@ -1,9 +1,8 @@
 """The values to compare with: ``baselines/<hardware key>.json``, one file a key.
 
 Written only by accepting runs and by putting cases into quarantine, and laid out so that a pull
-request shows what changed: sorted keys, one short line per process.  Fields this version does not
-know survive.  A published figure stands in the place of a case until a run is accepted, and is
-shown, never judged by.
+request shows what changed: sorted keys, one short line per process.  A published figure stands in
+the place of a case until a run is accepted, and is shown, never judged by.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,6 @@ class BaselineFile:
     hardware: Hardware | None = None
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
     """By case, whether or not the case has a baseline."""
-    raw: dict[str, Any] = field(default_factory=dict)
-    """The document as read, so that unknown fields are written back."""
 
     @property
     def measured(self) -> dict[str, Baseline]:
@@ -86,18 +83,16 @@ def path_of(folder: Path, key: str) -> Path:
 def load(folder: Path, key: str) -> BaselineFile:
     """Read the baselines of a hardware key; an empty file object where there are none.
 
-    Raises BaselineError where the file is not JSON, has a name twice, is of a newer schema, or
-    another key's, and where a baseline or a quarantine in it cannot be read.
+    Raises BaselineError where the file is not JSON, is of a newer schema, or another key's, and
+    where a baseline or a quarantine in it cannot be read.
     """
     path = path_of(folder, key)
     try:
-        raw = _parse(files.content(path, MOST_BYTES).decode())
+        raw = msgspec.json.decode(files.content(path, MOST_BYTES))
     except FileNotFoundError:
         return BaselineFile(path, key)
     except OSError as error:
         raise BaselineError(f"cannot read {path}: {error.strerror}") from error
-    except _TwiceError as error:
-        raise BaselineError(f"{path} has {_in_one_line(error)}; keep one of them") from error
     except (ValueError, RecursionError) as error:
         raise BaselineError(
             f"{path} is not JSON: {error}; restore it from version control"
@@ -125,48 +120,9 @@ def load(folder: Path, key: str) -> BaselineFile:
                 id_: _decode_quarantine(id_, about)
                 for id_, about in _section(raw, "quarantine").items()
             },
-            raw,
         )
     except msgspec.ValidationError as error:
-        raise BaselineError(f"{path}: {_in_one_line(error)}") from error
-
-
-def _in_one_line(error: Exception) -> str:
-    return on_one_line(str(error), 400)
-
-
-class _TwiceError(ValueError):
-    """A name stands twice in one object; says which."""
-
-
-def _parse(text: str) -> Any:
-    """Decode JSON in which each object has each name once; raises ValueError."""
-
-    def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise _TwiceError(f"{name} twice")
-            found[name] = value
-        return found
-
-    document = json.loads(
-        text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=named_once
-    )
-    if r"\u" in text:  # which may be half a letter: nothing can write that
-        json.dumps(document, ensure_ascii=False).encode()
-    return document
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
-
-
-def _finite(digits: str) -> float:
-    """Return a number in whatever unit; raises ValueError for one that is too large."""
-    if not math.isfinite(value := float(digits)):
-        _refuse(digits)
-    return value
+        raise BaselineError(f"{path}: {on_one_line(str(error), 400)}") from error
 
 
 def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -356,21 +312,12 @@ def write(
 
     Raises BaselineError where it cannot be written.
     """
-    document = _document(current)
-    document["hardware"] = _rewritten(document.get("hardware"), hardware)
-    cases = dict(document.get("cases", {}))
-    for change in changes:
-        if change.new is not None:
-            case = _rewritten(cases.get(change.case_id), change.new)
-            cases[change.case_id] = _draws_apart(case)
-            del cases[change.case_id]["case_id"]
-            # What is tolerated is the case's to say; how steady it is, the measuring's.
-            cases[change.case_id]["limits"] = {"spread": change.new.limits.spread}
-    known = {**document.get("environments", {}), **{k: _plain(v) for k, v in environments.items()}}
-    used = {p["environment"] for case in cases.values() for p in case.get("processes", [])}
-    document["environments"] = {name: known[name] for name in sorted(used & known.keys())}
-    document["cases"] = cases
-    return _save(current.path, document)
+    accepted = {each.case_id: each.new for each in changes if each.new is not None}
+    known = {**current.environments, **environments}
+    now = {**current.baselines, **accepted}
+    used = {process.environment for each in now.values() for process in each.processes}
+    kept = {name: known[name] for name in used & known.keys()}
+    return _save(replace(current, baselines=now, environments=kept, hardware=hardware))
 
 
 def set_quarantine(
@@ -395,13 +342,8 @@ def set_quarantine(
             f"{quarantine.until} is over; name a day from {quarantine.date[:10]} on, by which "
             f"{case_id} is to be mended"
         )
-    document = _document(current)
-    if hardware is not None:
-        document.setdefault("hardware", _plain(hardware))
-    cases = dict(document.get("quarantine", {}))
-    cases[case_id] = _rewritten(cases.get(case_id), quarantine)
-    document["quarantine"] = cases
-    return _save(current.path, document)
+    held = {**current.quarantines, case_id: quarantine}
+    return _save(replace(current, quarantines=held, hardware=current.hardware or hardware))
 
 
 def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
@@ -412,32 +354,39 @@ def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
     if case_id not in current.quarantines:
         others = ", ".join(sorted(current.quarantines)) or "no case"
         raise BaselineError(f"{case_id} is not in quarantine in {current.path}; there is {others}")
-    document = _document(current)
-    document["quarantine"] = {k: v for k, v in document["quarantine"].items() if k != case_id}
-    if not document["quarantine"]:
-        del document["quarantine"]
-    return _save(current.path, document)
+    held = {name: each for name, each in current.quarantines.items() if name != case_id}
+    return _save(replace(current, quarantines=held))
 
 
-def _document(current: BaselineFile) -> dict[str, Any]:
-    kept = {name: part for name, part in current.raw.items() if name != "acknowledged"}
-    return {**kept, "schema": SCHEMA, "key": current.key}
-
-
-def _save(path: Path, document: Mapping[str, Any]) -> Path:
+def _save(file: BaselineFile) -> Path:
+    """Write a file, whole or not at all; raises BaselineError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(path, layout(document).encode())
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(file.path, layout(document_of(file)).encode())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise BaselineError(f"cannot write {path}: {why}") from error
-    return path
+        raise BaselineError(f"cannot write {file.path}: {why}") from error
+    return file.path
 
 
-def _rewritten(old: Mapping[str, Any] | None, new: Any) -> dict[str, Any]:
-    """Return the new fields and, of the old ones, those that this version does not know."""
-    known = {item.name for item in fields(new)}
-    return {k: v for k, v in (old or {}).items() if k not in known} | _plain(new)
+def document_of(file: BaselineFile) -> dict[str, Any]:
+    """Return what is written of a file."""
+    document = {
+        "hardware": _plain(file.hardware),
+        "cases": {name: _stored(baseline) for name, baseline in file.baselines.items()},
+        "environments": _plain(file.environments),
+        "quarantine": _plain(file.quarantines),
+    }
+    return {**_plain(document), "schema": SCHEMA, "key": file.key}
+
+
+def _stored(baseline: Baseline) -> dict[str, Any]:
+    case = _plain(baseline)
+    del case["case_id"]
+    if baseline.provenance == PUBLISHED:
+        return {name: case[name] for name in ("provenance", "published")}
+    # What is tolerated is the case's to say; how steady it is, the measuring's.
+    return {**_draws_apart(case), "limits": {"spread": baseline.limits.spread}}
 
 
 def _plain(value: Any) -> dict[str, Any]:
