@@ -1040,6 +1040,14 @@ def test_a_bare_pytest_leaves_out_what_measures_and_an_option_brings_it_in(suite
     listed.stdout.fnmatch_lines(["perf_tests/test_steps.py::*", "test_unit.py::test_one"])
 
 
+def test_perf_tests_with_a_matrix_is_left_out_though_no_setting_names_it(suite, pytester):
+    suite()
+    ini = pytester.path.joinpath("tox.ini")
+    ini.write_text(ini.read_text().replace("perf_paths = perf_tests\n", ""))
+    pytester.makepyfile(test_unit="def test_one(): pass")
+    pytester.runpytest_inprocess(*LOAD).assert_outcomes(passed=1)
+
+
 def test_each_of_several_perf_paths_measures_under_xdist(suite, pytester):
     suite(devices="gpus(2)")
     ini = pytester.path.joinpath("tox.ini")

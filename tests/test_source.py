@@ -249,7 +249,6 @@ def test_an_exception_without_a_reason_is_found(tmp_path):
 
 CALLED_BY_OTHERS = {
     "format_help": "typer prints the help with it",
-    "pedantic": "a test of pytest-benchmark's calls it",
     "redirect_request": "urllib asks what to do with a redirection",
     "toterminal": "pytest prints a failure with it",
 }

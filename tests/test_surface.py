@@ -130,7 +130,6 @@ ab --pairs x
 ab --pairs 1
 ab --env-b X
 adopt none
-adopt none:Thing --output /none
 ab --prefix-b "'"
 baseline accept --run none --reason x
 baseline accept --run latest --reason x --history afile

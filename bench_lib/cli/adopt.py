@@ -1,4 +1,4 @@
-"""``bench-lib adopt``: somebody's network, config or test becomes a case of their repository."""
+"""``bench-lib adopt``: somebody's network or config becomes a case of their repository."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 from bench_lib import files
 from bench_lib.cli.output import say, write
 from bench_lib.model import UserError
@@ -28,16 +23,6 @@ MOST_BYTES = 2**20
 PERF_TESTS = Path("perf_tests")
 IGNORED = "/history/"
 """What git has to leave alone, from the repository's root."""
-PYTEST_FILES = {
-    "pytest.toml": "pytest",
-    ".pytest.toml": "pytest",
-    "pytest.ini": "pytest",
-    ".pytest.ini": "pytest",
-    "pyproject.toml": r"tool\.pytest(?:\.ini_options)?",
-    "tox.ini": "pytest",
-    "setup.cfg": "tool:pytest",
-}
-"""The files that pytest reads its settings from, in its order, and the section in each."""
 TEST = """import pytest
 
 
@@ -50,7 +35,7 @@ def test_factory(case, perf):
 def adopt(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:OBJECT", help="A torch.nn.Module, a config, or a test."),
+        typer.Argument(metavar="MODULE:OBJECT", help="A class of torch.nn.Module, or a config."),
     ],
     *,
     batch_size: Annotated[int, typer.Option(min=1, help="Items a step.")] = 8,
@@ -71,11 +56,11 @@ def adopt(
         bool,
         typer.Option("--replace", help="Write over the case and the factory of an earlier try."),
     ] = False,
-    output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the measuring tests, from here.")
-    ] = PERF_TESTS,
 ) -> None:
-    """Write a factory, a matrix row and a test for an object of yours, and measure it once."""
+    """Write a factory, a matrix row and a test for a model of yours, and measure it once.
+
+    They are in perf_tests, which a bare pytest leaves out.
+    """
     name = re.sub(r"\W+", "_", target.partition(":")[2]).lower()
     paths = [str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -87,23 +72,23 @@ def adopt(
         error = done.stderr.strip() or f"importing it ended Python with status {done.returncode}"
         raise UserError(f"{target}: {error.splitlines()[-1]}")
     found = json.loads(done.stdout.splitlines()[-1])
-    case_id = name.replace("_", "-").strip("-")
-    row = ["[[smoke.factory]]", f'target = "{".".join(output.parts)}.adopted:{name}_step"']
-    if not found["is_test"]:
-        case_id += f"-b{batch_size}"
-        row.append(f"params = {{ batch_size = {batch_size} }}")
-    _write(output, case_id, [*row, f'id = "{case_id}"'], found["factory"], replace=replace)
-    left = _configured(output)
-    words = [str(output), "-k", case_id]
-    if output != PERF_TESTS:
-        words += ["--perf-matrix", str(output / "matrix.toml")]
-    say(f"{case_id} is in {output / 'matrix.toml'}; PYTHONPATH=. pytest {' '.join(words)}")
+    case_id = f"{name.replace('_', '-').strip('-')}-b{batch_size}"
+    row = [
+        "[[smoke.factory]]",
+        f'target = "perf_tests.adopted:{name}_step"',
+        f"params = {{ batch_size = {batch_size} }}",
+        f'id = "{case_id}"',
+    ]
+    _write(case_id, row, found["factory"], replace=replace)
+    left = _ignore_runs()
+    words = [str(PERF_TESTS), "-k", case_id]
+    say(f"{case_id} is in {PERF_TESTS / 'matrix.toml'}; PYTHONPATH=. pytest {' '.join(words)}")
     status = subprocess.call([sys.executable, "-m", "pytest", *words], env=environ)
     guessed = [*found["guessed"], "how much slower is too slow: limits.tolerance in the matrix"]
     for each in guessed:
         print(f"not known: {each}")
-    for each in left:
-        print(f"left to you: {each}")
+    if left:
+        print(f"left to you: {left}")
     raise typer.Exit(status)
 
 
@@ -128,16 +113,13 @@ def _input(text: str) -> tuple[str, tuple[list[int], int | None]]:
         raise typer.BadParameter(why, param_hint="--input") from None
 
 
-def _write(folder: Path, case_id: str, row: list[str], factory: str, *, replace: bool) -> None:
+def _write(case_id: str, row: list[str], factory: str, *, replace: bool) -> None:
     """Write what is missing, behind what there is.
 
     Raises UserError if the case, or another factory of that name, is there and not to be replaced.
     """
-    if folder.is_absolute() or not all(part.isidentifier() for part in folder.parts):
-        raise UserError(f"--output {folder}: it has to be a path from here that can be imported")
-    # Two test files of one name would be one module to pytest.
-    name = "factories" if folder == PERF_TESTS else "_".join(folder.parts)
-    steps, matrix, test = folder / "adopted.py", folder / "matrix.toml", folder / f"test_{name}.py"
+    steps, matrix = PERF_TESTS / "adopted.py", PERF_TESTS / "matrix.toml"
+    test = PERF_TESTS / "test_factories.py"
     rows, known = _text(matrix) or '[gate]\nextends = "smoke"\n', _text(steps)
     tables = re.split(r"^(?=\[)", rows, flags=re.MULTILINE)
     others = [table for table in tables if f'id = "{case_id}"' not in table.splitlines()]
@@ -158,67 +140,15 @@ def _write(folder: Path, case_id: str, row: list[str], factory: str, *, replace:
         write(test, TEST)
 
 
-def _configured(folder: Path) -> list[str]:
-    """Have git ignore the history, and pytest measure only where it is asked to.
-
-    Returns what is left to the user.
-    """
-    left = []
+def _ignore_runs() -> str:
+    """Have git ignore the history; return what is left to the user, or nothing."""
     try:
         ignored = _text(Path(".gitignore"))
         if IGNORED not in ignored.splitlines():
             write(Path(".gitignore"), f"{ignored.rstrip()}\n{IGNORED}\n".lstrip())
     except UserError as error:
-        left.append(f"{error}; add {IGNORED} to it")
-    try:
-        _configure_pytest(folder.as_posix())
-    except UserError as error:
-        left.append(str(error))
-    return left
-
-
-def _configure_pytest(folder: str) -> None:
-    """Add ``perf_paths`` to the settings that pytest reads.
-
-    Raises UserError, which says what is left to the user.
-    """
-    usual = "pyproject.toml" if Path("pyproject.toml").exists() else "pytest.ini"
-    name = next(filter(_is_read_by_pytest, PYTEST_FILES), usual)
-    text, header = _text(Path(name)), _header(name)
-    end = "\r\n" if "\r\n" in text else "\n"
-    if header is not None:
-        begin = header.end()
-    elif text.strip() and _is_read_by_pytest(name):
-        raise UserError(f"no section for pytest was found in {name}; add {folder} to perf_paths")
-    else:
-        section = "[tool.pytest.ini_options]" if name == "pyproject.toml" else "[pytest]"
-        text = f"{text.rstrip()}{end}{end}{section}{end}".lstrip()
-        begin = len(text)
-    own = re.compile(
-        r"^perf_paths[ \t]*[=:][ \t]*(\[[^]]*\]|.*(?:\n[ \t]+.*)*)", re.MULTILINE
-    ).search(text, begin)
-    if own is None:
-        line = f'perf_paths = ["{folder}"]' if name.endswith(".toml") else f"perf_paths = {folder}"
-        before = text[:begin] if text[:begin].endswith("\n") else text[:begin] + end
-        write(Path(name), f"{before}{line}{end}{text[begin:]}")
-    elif folder not in (Path(item).as_posix() for item in re.findall(r"[^][\s,\"']+", own[1])):
-        raise UserError(f"{name} has {' '.join(own[0].split())}; add {folder} to it")
-
-
-def _header(name: str) -> re.Match[str] | None:
-    pattern = rf"^\[{PYTEST_FILES[name]}\][ \t]*(?:[#;].*)?\r?(?:\n|$)"
-    return re.search(pattern, _text(Path(name)), re.MULTILINE)
-
-
-def _is_read_by_pytest(name: str) -> bool:
-    """Whether pytest takes its settings from a file, if it finds none in an earlier one."""
-    if name == "pyproject.toml":
-        try:
-            return "pytest" in tomllib.loads(_text(Path(name))).get("tool", {})
-        except tomllib.TOMLDecodeError as error:
-            raise UserError(f"{name} cannot be read: {error}; add perf_paths to it") from error
-    is_its_own = PYTEST_FILES[name] == "pytest" and name != "tox.ini"  # read even if it is empty
-    return Path(name).exists() if is_its_own else _header(name) is not None
+        return f"{error}; add {IGNORED} to it"
+    return ""
 
 
 def _text(path: Path) -> str:

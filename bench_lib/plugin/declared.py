@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+USUAL = "perf_tests"
+"""The folder that measures without being named, if it has a matrix."""
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options and ini settings."""
@@ -142,7 +145,7 @@ def _add_settings(parser: pytest.Parser) -> None:
     parser.addini(
         "perf_paths",
         "folders whose tests measure, where a run names one of them or an option of ours; under "
-        "pytest-xdist it is given one worker a device",
+        "pytest-xdist it is given one worker a device (perf_tests is one if it has a matrix)",
         type="args",
     )
 
@@ -175,7 +178,10 @@ def is_left_out(path: Path, config: pytest.Config) -> bool:
 
 
 def _perf_paths(config: pytest.Config) -> list[Path]:
-    return [(config.rootpath / path).resolve() for path in config.getini("perf_paths")]
+    folders = config.getini("perf_paths")
+    if (config.rootpath / USUAL / "matrix.toml").is_file():
+        folders = [*folders, USUAL]
+    return [(config.rootpath / path).resolve() for path in folders]
 
 
 def _names_perf_path(config: pytest.Config) -> bool:

@@ -1,4 +1,4 @@
-"""Finds out how to measure somebody's network, config of transformers, or test.
+"""Finds out how to measure somebody's network or config of transformers.
 
 ``python -m bench_lib.worker.adopting`` is given a MODULE:OBJECT, arguments and inputs as JSON.  It
 imports the object, tries its step on the CPU, and prints as JSON what ``bench-lib adopt`` writes.
@@ -39,13 +39,6 @@ NETWORK = '''def {name}(setting, batch_size):
 
     return Workload(step, items_per_step=batch_size, item="sample")
 '''
-TEST = '''def {name}(setting):
-    """The step of {object}."""
-    from bench_lib.worker.adopting import benchmarked
-    from {module} import {top}
-
-    return benchmarked({object}{given})
-'''
 
 
 def adopted(
@@ -71,19 +64,15 @@ def adopted(
         network = importlib.import_module("transformers").AutoModel.from_config(config)
         needed, made = [network.main_input_name], f"AutoModel.from_config({made})"
         text["more"] = "\n    from transformers import AutoModel"
-    elif callable(found) and "benchmark" in inspect.signature(found).parameters:
-        benchmarked(found, **arguments)
-        text["given"] = f", {given}" if given else ""
-        return {"is_test": True, "factory": TEST.format(**text), "guessed": []}
     else:
         raise ValueError(
-            f"it is of type {type(found).__name__}; it has to be a class of torch.nn.Module, a "
-            "config of transformers, or a test that takes pytest-benchmark's benchmark"
+            f"it is of type {type(found).__name__}; it has to be a class of torch.nn.Module, or "
+            "a config of transformers"
         )
     inputs, guessed = _inputs(network, needed, inputs)
     guessed += ["real weights and data: both are random", "training: it is a forward pass"]
     text["inputs"] = "\n".join(f'        "{key}": {_call(*inputs[key])},' for key in inputs)
-    return {"is_test": False, "factory": NETWORK.format(made=made, **text), "guessed": guessed}
+    return {"factory": NETWORK.format(made=made, **text), "guessed": guessed}
 
 
 def _call(shape: list[int], below: int | None) -> str:
@@ -150,26 +139,6 @@ def _try(network: nn.Module, inputs: dict[str, Input]) -> None:
         network.eval()(**{name: tensor(*about) for name, about in inputs.items()})
     except Exception as error:
         raise ValueError(f"{type(error).__name__}: {error}".splitlines()[0][:300]) from error
-
-
-def benchmarked(test: Callable[..., Any], **arguments: Any) -> Callable[[], Any]:
-    """Return the step that a test gives to pytest-benchmark; raises ValueError if it has none."""
-    steps: list[Callable[[], Any]] = []
-
-    def benchmark(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        steps.append(functools.partial(step, *args, **kwargs))
-        return steps[-1]()
-
-    def pedantic(step: Callable[..., Any], args: Any = (), kwargs: Any = None, **more: Any) -> Any:
-        if more.get("setup") is not None:
-            raise ValueError("benchmark.pedantic has a setup, which would be measured too")
-        return benchmark(step, *args, **(kwargs or {}))
-
-    vars(benchmark).update(pedantic=pedantic, extra_info={}, group=None, name=None)
-    _called(test, {"benchmark": benchmark, **arguments})
-    if not steps:
-        raise ValueError("the test never calls benchmark")
-    return steps[-1]
 
 
 def main(request: str) -> None:
