@@ -27,6 +27,7 @@ _POST = "--json and a workflow step that posts (docs/ci.md)"
 _IMAGES = "compare two images with --prefix-a and --prefix-b of bench-lib ab"
 _FETCH = "python -c \"import torchvision.datasets as d; d.CIFAR100('DIR', download=True)\""
 OPTIONS: dict[tuple[str, str], str] = {
+    ("history query", "--limit"): "--csv prints all rows; SQL has LIMIT",
     ("adopt", "--output"): "its cases are in perf_tests; move them by hand",
     ("baseline quarantine", "--history"): "leave it out: any case can be in quarantine",
     ("baseline show", "--case"): "--json, and any reader of JSON",

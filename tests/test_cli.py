@@ -35,7 +35,6 @@ from bench_lib import backends
 from bench_lib.model import Status
 from bench_lib.report.console import explanations
 from bench_lib.storage import baselines
-from bench_lib.storage.history import Writer
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
 
@@ -874,20 +873,6 @@ def test_a_run_is_shown_case_by_case(cli, history):
     assert ", ended " in answer.lines[0]
     assert answer.lines[1] == f"history/{path.name}"
     golden(answer.out)
-
-
-def test_showing_a_run_says_which_caches_it_filled(cli, history):
-    found = {"inductor": "cold", "miopen": "warm, 3 entries, 0123456789ab", "triton": "cold"}
-    left = {**found, "inductor": "warm, 41 entries", "miopen": "warm, 4 entries, ab0123456789"}
-    writer = Writer(history, "mi300x")
-    writer.environment(make_environment(caches=found), make_hardware())
-    writer.end({}, 0, caches=left)
-    lines = cli("history", "show", "latest").lines
-    assert lines[2] == (
-        "caches: inductor cold -> warm, 41 entries; "
-        "miopen warm, 3 entries, 0123456789ab -> warm, 4 entries, ab0123456789"
-    )
-    assert cli("history", "show", "latest", "--json").json["caches"] == left
 
 
 def test_a_run_for_machines_holds_all_that_its_file_does(cli, history):

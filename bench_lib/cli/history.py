@@ -26,7 +26,7 @@ from bench_lib.cli.output import (
     write,
 )
 from bench_lib.formats import printable
-from bench_lib.model import Hardware, Measurement, Record, UserError
+from bench_lib.model import Measurement, Record, UserError
 from bench_lib.report import spent
 from bench_lib.report.answer import Answer, Column, Table
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 app = branch("history")
 RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
 MOST_ROWS = 10_000
-"""Rows that a query shows by default."""
+"""Rows that a query shows without --csv."""
 
 
 @app.command("list")
@@ -79,8 +79,6 @@ def show(
         f"run {found.run_id} on {found.key}, started {found.started}, {state}",
         str(found.path),
     ]
-    if differing := _filled(found):
-        heading.append(f"caches: {'; '.join(differing)}")
     about = {
         "run": found.run_id,
         "hardware_key": found.key,
@@ -98,7 +96,7 @@ def show(
         from bench_lib.verdict import nights  # with numpy, which few runs need
 
         notes[:0] = [nights.in_words(one, found.run_id) for one in found.slow_downs]
-    details = [line for record in records for line in _details(record, found)]
+    details = [line for record in records for line in _details(record)]
     answer = Answer(
         command="history show",
         heading=heading,
@@ -119,10 +117,6 @@ def query(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV, with a header; all rows, as they come.")
     ] = False,
-    most_rows: Annotated[
-        int,
-        typer.Option("--limit", min=1, metavar="ROWS", help="Most rows to show without --csv."),
-    ] = MOST_ROWS,
 ) -> None:
     """Ask the history in SQL.
 
@@ -140,10 +134,10 @@ def query(
             sys.stdout.write(line)
         _warn(problems)
         return
-    found = list(islice(rows, most_rows + 1))
-    if len(found) > most_rows:
-        del found[most_rows:]
-        problems.append(f"these are the first {most_rows} rows; --csv prints all, --limit more")
+    found = list(islice(rows, MOST_ROWS + 1))
+    if len(found) > MOST_ROWS:
+        del found[MOST_ROWS:]
+        problems.append(f"these are the first {MOST_ROWS} rows; --csv prints all")
     if not json:
         _warn(problems)
 
@@ -237,24 +231,14 @@ def _moment(time: str) -> dt.datetime:
     return dt.datetime.strptime(time, "%Y-%m-%dT%H:%M:%S%z")
 
 
-def _filled(run: Run) -> list[str]:
-    """Say which caches the run left otherwise than it found them."""
-    before = next((e.caches for e in run.environments.values() if e.caches), {})
-    return [
-        f"{name} {before[name]} -> {after}"
-        for name, after in sorted(run.caches.items())
-        if before.get(name, after) != after
-    ]
-
-
-def _details(record: Record, run: Run) -> list[str]:
+def _details(record: Record) -> list[str]:
     """Verdict by verdict, then attempt by attempt."""
     status = record.status.value if record.status else "not judged"
     lines = [f"{record.case.id}: {status}"]
     lines += [f"  {v.metric}: {v.status.value}: {v.reason}" for v in record.verdicts]
     for attempt in record.attempts:
         if attempt.measurement is not None:
-            words = _measured(attempt.measurement, record, run.device_of(attempt))
+            words = _measured(attempt.measurement)
             if attempt.telemetry is not None and attempt.telemetry.clock_mhz is not None:
                 words += f", {attempt.telemetry.clock_mhz:.0f} MHz"
             if attempt.discarded is not None:
@@ -268,16 +252,14 @@ def _details(record: Record, run: Run) -> list[str]:
     return [*lines, ""]
 
 
-def _measured(measurement: Measurement, record: Record, device: Hardware) -> str:
-    from bench_lib.report import console
-
+def _measured(measurement: Measurement) -> str:
     step_s = statistics.median(measurement.iteration_s)
-    words = f"{formats.seconds(step_s)} over {len(measurement.iteration_s)} iterations"
-    words += f", first step {formats.seconds(measurement.first_step_s)}"
+    words = [
+        f"{formats.seconds(step_s)} over {len(measurement.iteration_s)} iterations",
+        f"first step {formats.seconds(measurement.first_step_s)}",
+    ]
     if measurement.compile_s is not None:
-        cache = f" ({measurement.compile_cache} caches)" if measurement.compile_cache else ""
-        words += f", compiled in {formats.seconds(measurement.compile_s)}{cache}"
-    precision = str(record.case.params.get("precision", ""))
-    shares = console.shares_of_peak(measurement, device, precision)
-    words += "".join(f", {share:.1%} of peak {name}" for name, share in shares.items())
-    return words + (", host-bound" if measurement.host_bound else "")
+        words.append(f"compiled in {formats.seconds(measurement.compile_s)}")
+    if measurement.host_bound:
+        words.append("host-bound")
+    return ", ".join(words)
