@@ -15,7 +15,6 @@ from bench_lib.backends import folders as cached
 from bench_lib.backends.amd import machine
 from bench_lib.backends.backend import Check
 from bench_lib.environment import commits as environment_module
-from bench_lib.environment import readiness
 from bench_lib.environment.fingerprint import caches, collect, difference, with_versions
 from bench_lib.environment.readiness import checks
 from bench_lib.environment.variables import CACHE_FOLDERS
@@ -714,35 +713,26 @@ def test_triton_is_found_under_any_of_its_names(tmp_path, site, name):
     assert found.fatal is (name is None)
 
 
-def test_a_full_or_missing_temporary_folder_is_wrong(tmp_path, monkeypatch):
-    environ = {"TMPDIR": str(tmp_path)}
-    monkeypatch.setattr(readiness, "DISK_NEEDED_BYTES", 1)
-    assert check("temporary folder", checks(tmp_path, environ, [CPU])).ok is True
-    monkeypatch.setattr(readiness, "DISK_NEEDED_BYTES", 2**80)
-    assert check("temporary folder", checks(tmp_path, environ, [CPU])).ok is False
-    gone = checks(tmp_path, {"TMPDIR": str(tmp_path / "gone")}, [CPU])
-    assert "set TMPDIR" in check("temporary folder", gone).remedy
-
-
 @pytest.mark.parametrize(
-    ("governor", "ok"), [("performance\n", True), ("powersave\n", False), (None, None)]
+    ("governor", "balancing", "nodes", "told"),
+    [
+        ("performance\n", "0\n", 2, set()),
+        ("powersave\n", "1\n", 2, {"CPU governor", "NUMA balancing"}),
+        (None, "1\n", 1, set()),
+        (None, None, 2, set()),
+    ],
 )
-def test_a_governor_that_saves_power_is_wrong(tmp_path, write, governor, ok):
-    if governor is not None:
-        write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor)
-    assert check("CPU governor", checks(tmp_path, {}, [CPU])).ok is ok
-
-
-@pytest.mark.parametrize(
-    ("value", "nodes", "ok"),
-    [("0\n", 2, True), ("1\n", 2, False), ("1\n", 1, True), (None, 2, None)],
-)
-def test_numa_balancing_matters_with_more_than_one_node(tmp_path, write, value, nodes, ok):
+def test_settings_of_the_kernel_that_make_times_vary_are_told(
+    tmp_path, write, *, governor, balancing, nodes, told
+):
     for node in range(nodes):
         write(f"sys/devices/system/node/node{node}/cpulist", "0")
-    if value is not None:
-        write("proc/sys/kernel/numa_balancing", value)
-    assert check("NUMA balancing", checks(tmp_path, {}, [CPU])).ok is ok
+    if governor is not None:
+        write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor)
+    if balancing is not None:
+        write("proc/sys/kernel/numa_balancing", balancing)
+    settings = {"CPU governor", "NUMA balancing"}
+    assert {c.name for c in checks(tmp_path, {}, [CPU])} & settings == told
 
 
 def test_every_failed_check_says_what_to_do(tmp_path, site, write):
@@ -751,7 +741,7 @@ def test_every_failed_check_says_what_to_do(tmp_path, site, write):
     write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave")
     write("proc/sys/kernel/numa_balancing", "1")
     write("sys/class/kfd/kfd/topology/system_properties", "")
-    found = checks(tmp_path, {"PATH": "", "TMPDIR": "/nowhere"}, [])
+    found = checks(tmp_path, {"PATH": ""}, [])
     assert all(c.remedy for c in found if c.ok is False)
     assert {c.name for c in found if c.ok is False and c.fatal} == {
         "visible devices",
@@ -765,7 +755,6 @@ def test_every_failed_check_says_what_to_do(tmp_path, site, write):
     }
     assert {c.name for c in found if c.ok is False and not c.fatal} == {
         "C++ compiler",
-        "temporary folder",
         "CPU governor",
         "NUMA balancing",
     }

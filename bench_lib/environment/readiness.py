@@ -6,8 +6,7 @@ import importlib.metadata
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench_lib import backends
@@ -16,9 +15,6 @@ from bench_lib.backends.backend import Check, good, spoils, stops, unknown
 from bench_lib.backends.sysfs import ROOT, text
 from bench_lib.environment.fingerprint import governor, numa_balancing
 from bench_lib.model import Hardware
-
-DISK_NEEDED_BYTES = 5 * 2**30
-"""Space for compilers' caches, traces and checkpoints of a nightly run."""
 
 
 def checks(
@@ -39,14 +35,13 @@ def checks(
         answers += backend.checks(root, environ, own)
     answers += [_torch(here, root, environ), _torchvision()]
     if here:
-        answers += [_triton(), _c_compiler(environ)]
-    answers += [
-        _cxx_compiler(environ, measures_cpu=not here),
-        _disk(environ),
-        _governor(root),
-        _numa(root),
-    ]
-    return answers
+        c = _compiler("C compiler", "CC", ("gcc", "clang"), environ, target="GPU", is_needed=True)
+        answers += [_triton(), c]
+    programs = ("g++", "clang++", "c++")
+    answers.append(
+        _compiler("C++ compiler", "CXX", programs, environ, target="CPU", is_needed=not here)
+    )
+    return [*answers, *_unsteady(root)]
 
 
 # --- devices -----------------------------------------------------------------------------
@@ -144,64 +139,36 @@ def _triton() -> Check:
     return stops("triton", detail, "install the one that torch's index has for this torch")
 
 
-def _c_compiler(environ: Mapping[str, str]) -> Check:
-    """Find the C compiler by which Triton builds what launches its kernels."""
-    found = _compiler("CC", ("gcc", "clang"), environ)
-    if found:
-        return good("C compiler", found)
-    detail = "not found: compiled cases on the GPU will be errors"
-    return stops("C compiler", detail, "install gcc, or set CC to a compiler that is there")
-
-
-def _cxx_compiler(environ: Mapping[str, str], *, measures_cpu: bool) -> Check:
-    """Find the C++ compiler that torch.compile runs for code on the CPU."""
-    found = _compiler("CXX", ("g++", "clang++", "c++"), environ)
-    if found:
-        return good("C++ compiler", found)
-    detail = "not found: compiled cases on the CPU will be errors"
-    say = stops if measures_cpu else spoils
-    return say("C++ compiler", detail, "install g++, or set CXX to a compiler that is there")
-
-
-def _compiler(variable: str, names: Sequence[str], environ: Mapping[str, str]) -> str | None:
+def _compiler(
+    name: str,
+    variable: str,
+    programs: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    target: str,
+    is_needed: bool,
+) -> Check:
+    """Find a compiler that torch.compile or Triton runs, for kernels of the CPU or their launch."""
     words = environ.get(variable, "").split()
-    found = (shutil.which(n, path=environ.get("PATH")) for n in words[:1] or names)
-    return next(filter(None, found), None)
+    found = (shutil.which(n, path=environ.get("PATH")) for n in words[:1] or programs)
+    if path := next(filter(None, found), None):
+        return good(name, path)
+    say = stops if is_needed else spoils
+    detail = f"not found: compiled cases on the {target} will be errors"
+    return say(
+        name, detail, f"install {programs[0]}, or set {variable} to a compiler that is there"
+    )
 
 
 # --- the machine -------------------------------------------------------------------------
 
 
-def _disk(environ: Mapping[str, str]) -> Check:
-    folder = environ.get("TMPDIR") or tempfile.gettempdir()
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        return spoils("temporary folder", str(error), "set TMPDIR to a folder that exists")
-    detail = f"{free / 2**30:.1f} GiB free in {folder}"
-    if free >= DISK_NEEDED_BYTES:
-        return good("temporary folder", detail)
-    needed = DISK_NEEDED_BYTES / 2**30
-    return spoils("temporary folder", detail, f"free {needed:g} GiB, or set TMPDIR elsewhere")
-
-
-def _governor(root: Path) -> Check:
+def _unsteady(root: Path) -> Iterator[Check]:
+    """Yield the settings of the kernel that make times vary."""
     chosen = governor(root)
-    if chosen is None:
-        return unknown("CPU governor", "not known")
-    if chosen == "performance":
-        return good("CPU governor", chosen)
-    remedy = "sudo cpupower frequency-set -g performance"
-    return spoils("CPU governor", f"{chosen}: host-bound cases will vary", remedy)
-
-
-def _numa(root: Path) -> Check:
-    """Ask for automatic NUMA balancing, which moves pages while kernels are launched."""
-    balancing = numa_balancing(root)
+    if chosen not in (None, "performance"):
+        remedy = "sudo cpupower frequency-set -g performance"
+        yield spoils("CPU governor", f"{chosen}: host-bound cases will vary", remedy)
     nodes = sum(1 for _ in root.glob("sys/devices/system/node/node[0-9]*"))
-    if balancing is None:
-        return unknown("NUMA balancing", "not known")
-    detail = f"{'on' if balancing else 'off'}, {nodes or 'unknown'} node{'s' * (nodes != 1)}"
-    if not balancing or nodes == 1:
-        return good("NUMA balancing", detail)
-    return spoils("NUMA balancing", detail, "sudo sysctl kernel.numa_balancing=0")
+    if numa_balancing(root) and nodes != 1:  # it moves pages while kernels are launched
+        yield spoils("NUMA balancing", f"on, {nodes} nodes", "sudo sysctl kernel.numa_balancing=0")
