@@ -290,8 +290,8 @@ def test_a_baseline_file_that_is_broken_is_not_written_over(cli, history, tmp_pa
     answer = accept(cli, path)
     assert answer.status == 2
     assert answer.err == (
-        "bench-lib: error: baselines/mi300x.json is not JSON: Expecting value: line 1 column 1 "
-        "(char 0); restore it from version control\n"
+        "bench-lib: error: baselines/mi300x.json is not JSON: JSON is malformed: "
+        "invalid character (byte 0); restore it from version control\n"
     )
     assert (tmp_path / "baselines" / "mi300x.json").read_text() == "<<<<<<<"
 
