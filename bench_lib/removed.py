@@ -49,7 +49,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ),
     ("pytest", "--perf-any-clock"): "-o perf_any_clock=true",
     ("pytest", "--perf-budget"): "-o perf_budget=SECONDS",
-    ("pytest", "--perf-cold"): "-o perf_cold=true",
+    ("pytest", "--perf-cold"): "cold = true in the matrix",
     ("pytest", "--perf-confirm"): "-o perf_confirm=N",
     ("pytest", "--perf-cool"): "-o perf_cool=SECONDS",
     ("pytest", "--perf-kernels"): "-o perf_kernels=all, none or auto",

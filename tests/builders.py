@@ -60,6 +60,11 @@ def make_case(**fields: Any) -> Case:
     )
 
 
+def cold(case: Case) -> Case:
+    """Return a case as the matrix has it with cold caches."""
+    return replace(case, id=f"{case.id}-cold", launch=replace(case.launch, cold=True))
+
+
 def make_hardware(**fields: Any) -> Hardware:
     """Return one Instinct GPU, fully described."""
     return replace(

@@ -18,6 +18,7 @@ from builders import (
     CASE_ID,
     ENVIRONMENT,
     UUID,
+    cold,
     make_attempt,
     make_baseline,
     make_case,
@@ -39,7 +40,7 @@ from processes import no_file_beyond
 
 import bench_lib
 from bench_lib.cases import matrix
-from bench_lib.cases.axes import case_of, cold, network_axes
+from bench_lib.cases.axes import case_of, network_axes
 from bench_lib.model import (
     COMPILE_MODES,
     MEMORY_FORMATS,

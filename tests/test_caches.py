@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from builders import (
+    cold,
     make_baseline,
     make_case,
     make_process,
@@ -18,11 +19,10 @@ from builders import (
 from judging import verdicts_of
 from standins.worker import Contexts, gpus, held
 
-from bench_lib.cases.axes import cold
 from bench_lib.environment.fingerprint import caches as found
 from bench_lib.launch.ranks import FOLDER_VARIABLE
 from bench_lib.launch.wire import LOGS_VARIABLE
-from bench_lib.model import Launch, Limits, Status, UserError
+from bench_lib.model import Limits, Status, UserError
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.worker import caches, profiling
 from bench_lib.worker.caches import make_inductor_folder
@@ -167,13 +167,6 @@ def test_inductor_compiles_into_the_cold_folder(monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/nowhere")
     with caches.emptied():
         assert cache_dir() == os.environ["TORCHINDUCTOR_CACHE_DIR"]
-
-
-def test_a_cold_case_is_another_case_by_name_once():
-    case = make_case(id="a")
-    assert (cold(case).id, cold(case).launch) == ("a-cold", Launch(cold=True))
-    assert cold(cold(case)) == cold(case)
-    assert case.launch == Launch()
 
 
 @pytest.fixture

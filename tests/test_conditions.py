@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from builders import make_case, make_environment, make_hardware
+from builders import cold, make_case, make_environment, make_hardware
 
-from bench_lib.cases.axes import cold
 from bench_lib.storage.acceptance import conditions_of
 
 DOCS = Path(__file__).parents[1] / "docs/baselines.md"

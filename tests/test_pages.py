@@ -13,7 +13,6 @@ import pytest
 from bench_lib.environment.commits import Checkout, Commit
 from bench_lib.model import (
     Accepted,
-    Launch,
     Quarantine,
     Status,
     Verdict,
@@ -720,7 +719,6 @@ def test_commands_are_there_to_copy() -> None:
     [
         ({"tier": "nightly"}, "--perf-tier nightly"),
         ({"tier": "gate"}, ""),
-        ({"tier": "gate", "launch": Launch(cold=True)}, "-o perf_cold=true"),
     ],
 )
 def test_the_command_that_measures_again_finds_its_case(fields, options) -> None:

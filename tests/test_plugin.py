@@ -20,7 +20,6 @@ import termios
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from types import SimpleNamespace
 
 import duckdb  # noqa: F401 - as scipy below
 import numpy as np
@@ -58,7 +57,6 @@ from bench_lib.plugin import (
     session,
 )
 from bench_lib.plugin.devices import Assignment, device_of
-from bench_lib.plugin.session import Selection
 from bench_lib.report import benchmarks
 from bench_lib.storage import baselines, history
 from bench_lib.storage.acceptance import RECORDING
@@ -288,31 +286,6 @@ def test_kernels_of_a_first_run_are_kept_for_its_baseline_unless_refused(suite, 
     first, second = runs_in(pytester)
     assert [r.kernels for r in first.records.values()] == [KERNELS, KERNELS]
     assert [r.kernels for r in second.records.values()] == [None, None]
-
-
-def test_cold_cases_have_names_of_their_own(suite, pytester):
-    result = suite()("-o", "perf_cold=true")
-    result.assert_outcomes(passed=2)
-    (kept,) = runs_in(pytester)
-    assert [(id_, r.case.launch.cold) for id_, r in kept.records.items()] == [
-        *[("alpha-cold", True), ("beta-cold", True)]
-    ]
-
-
-def test_all_of_the_shipped_matrix_can_be_measured_with_cold_caches(monkeypatch):
-    matrix = TESTS.parent / "perf_tests" / "matrix.toml"
-    sizes = dict.fromkeys(re.findall(r'"(\w+)"', matrix.read_text()), 224)
-    monkeypatch.setattr("bench_lib.plugin.session.network_sizes", lambda: sizes)
-    usual, cold = (
-        Selection(None, SimpleNamespace(matrix=matrix, cold=is_cold)).cases
-        for is_cold in (False, True)
-    )
-    declared = {case.id: case for case in usual["nightly"] if case.launch.cold}
-    assert declared
-    assert declared.items() <= {case.id: case for case in cold["nightly"]}.items()
-    for cases in cold.values():
-        assert all(case.launch.cold for case in cases)
-        assert len({case.id for case in cases}) == len(cases)
 
 
 def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suite, pytester):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from builders import (
+    cold,
     make_attempt,
     make_baseline,
     make_case,
@@ -22,7 +23,6 @@ from builders import (
 from judging import verdicts_of
 from standins.worker import Contexts, gpus, held
 
-from bench_lib.cases.axes import cold
 from bench_lib.engine import past
 from bench_lib.engine.past import NIGHTS
 from bench_lib.engine.settings import Outcome, Settings

@@ -244,13 +244,6 @@ def _launch_clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | No
     return None
 
 
-def cold(case: Case) -> Case:
-    """Return the case that is measured with cold caches, by a name of its own."""
-    if case.launch.cold:
-        return case
-    return replace(case, id=f"{case.id}-cold", launch=replace(case.launch, cold=True))
-
-
 def named(workload: WorkloadAxes, chosen: Mapping[str, Any], base: Case) -> Case:
     """Return the case with these values, one for every axis and none that cannot be meant."""
     axes = (*workload.axes, *LAUNCH)

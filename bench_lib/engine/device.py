@@ -58,7 +58,6 @@ from bench_lib.verdict import validity
 
 MOST_LOST = 5
 """A GPU that is reset is back after some cases; one that is gone for more of them ends the run."""
-"""A search through all kernels of a network takes minutes, the first time on a GPU more."""
 SETTLED_S = 2.0
 """After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
 ASIDE_S = 1.0

@@ -105,13 +105,6 @@ def _add_settings(parser: pytest.Parser) -> None:
         default="fail",
     )
     parser.addini(
-        "perf_cold",
-        "measure every case in a process of its own with empty caches of Inductor, Triton and "
-        "MIOpen, and judge the time to its first step; ids end in -cold",
-        type="bool",
-        default=False,
-    )
-    parser.addini(
         "perf_launcher",
         "program that starts cases of several ranks: torchrun, mpirun or srun, with options such "
         "as srun -p gpu (default: BENCH_LIB_LAUNCHER, or torchrun)",

@@ -17,7 +17,7 @@ import pytest
 
 from bench_lib import backends
 from bench_lib.cases import matrix
-from bench_lib.cases.axes import MatrixError, WorkloadAxes, cold
+from bench_lib.cases.axes import WorkloadAxes
 from bench_lib.engine import settings as engine_settings
 from bench_lib.engine.settings import PLANNED, REFERENCE, SAME, Settings, Side
 from bench_lib.launch import environments
@@ -37,8 +37,6 @@ class PluginOptions:
     tier: str | None
     """None takes ``gate`` on a GPU and ``smoke`` on a CPU."""
     strict: bool
-    cold: bool
-    """Whether every case begins with cold caches, under a name of its own."""
     asked_for: bool
     """Whether an option, or a path under the ini setting ``perf_paths``, asks for measuring."""
     settings: Settings
@@ -84,7 +82,6 @@ def read_options(config: pytest.Config) -> PluginOptions:
         history=history,
         tier=config.getoption("perf_tier"),
         strict=config.getoption("perf_strict"),
-        cold=_flag(config, "perf_cold"),
         asked_for=asked_for(config),
         settings=settings,
     )
@@ -211,22 +208,7 @@ class Selection:
     @cached_property
     def cases(self) -> dict[str, list[Case]]:
         """The matrix, by tier."""
-        tiers = matrix.read_matrix(self.options.matrix, self.workloads)
-        if not self.options.cold:
-            return tiers
-        return {tier: self._cold(cases) for tier, cases in tiers.items()}
-
-    def _cold(self, cases: list[Case]) -> list[Case]:
-        """Return the cases with cold caches; one that the matrix has so already counts."""
-        declared = {case.id: case for case in cases if case.launch.cold}
-        chosen: dict[str, Case] = {}
-        for made in map(cold, cases):
-            each = chosen[made.id] = declared.get(made.id, made)
-            if (each.workload, each.params) != (made.workload, made.params):
-                raise MatrixError(
-                    f"{self.options.matrix}: with perf_cold two different cases are {each.id}"
-                )
-        return list(chosen.values())
+        return matrix.read_matrix(self.options.matrix, self.workloads)
 
     @property
     def tier(self) -> str:

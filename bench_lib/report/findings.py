@@ -222,9 +222,9 @@ def measuring_again(entry: NightCase) -> list[str]:
     case, nodeid = entry.record.case, entry.record.nodeid
     if not nodeid:
         return []
-    # Without these options pytest finds no case of another tier, and none with cold caches.
+    # Without this option pytest finds no case of another tier.
     tier = [] if case.tier == usual_tier(entry.hardware) else ["--perf-tier", case.tier]
-    return ["pytest", nodeid, *tier, *(["-o", "perf_cold=true"] if case.launch.cold else [])]
+    return ["pytest", nodeid, *tier]
 
 
 # --- what there is to do -----------------------------------------------------------------------
