@@ -491,11 +491,6 @@ class Suite:
         for found in self.slow_downs:
             self.writer.slow_down(found)
 
-    @property
-    def torch(self) -> set[str]:
-        """The versions that measured."""
-        return {e.torch for e in self._environments.values() if e.torch is not None}
-
     def close(self) -> None:
         """Close the file; a run that measured nothing leaves none."""
         self.writer.discard_if_empty()

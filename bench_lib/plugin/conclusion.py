@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-
-import pytest
 
 from bench_lib import formats
 from bench_lib.engine.devicelock import DeviceBusyError
@@ -74,40 +71,27 @@ def _measure(session: PerfSession, test: WaitingTest) -> None:
         for each in (outcome, *others):
             session.engine.note(each, call.nodeid)
         if outcome.skipped is not None:
-            _report_skipped(session, test.held, outcome.skipped, test.case_ids)
+            _report_skipped(session, test.held, outcome.skipped)
             return
         if outcome.fault is not None:
             words = reports.fault_in_words(case, outcome.fault)
             if (quarantine := session.quarantine(case)) is None:
-                _report_unmeasured(session, test.held, words, test.case_ids)
+                _report_unmeasured(session, test.held, words)
             else:
                 reason = reports.xfail_reason(quarantine, words)
-                _report_skipped(session, test.held, reason, test.case_ids, xfail=True)
+                _report_skipped(session, test.held, reason, xfail=True)
             return
     session.pending.append(test)
 
 
-def _report_unmeasured(
-    session: PerfSession, held: Held, words: str, case_ids: Sequence[str] = ()
-) -> None:
-    _publish(session, held, reports.unmeasured(held, words), Status.ERROR.value, case_ids)
+def _report_unmeasured(session: PerfSession, held: Held, words: str) -> None:
+    final = reports.unmeasured(held, words)
+    reports.publish(session.config, held, final, Status.ERROR.value)
 
 
-def _report_skipped(
-    session: PerfSession, held: Held, reason: str, case_ids: Sequence[str], *, xfail: bool = False
-) -> None:
+def _report_skipped(session: PerfSession, held: Held, reason: str, *, xfail: bool = False) -> None:
     final = reports.skipped(held, reason, xfail=xfail)
-    _publish(session, held, final, Status.SKIPPED.value, case_ids)
-
-
-def _publish(
-    session: PerfSession,
-    held: Held,
-    final: pytest.TestReport,
-    status: str,
-    case_ids: Sequence[str],
-) -> None:
-    reports.publish(session.config, held, final, status, session.properties_of(case_ids))
+    reports.publish(session.config, held, final, Status.SKIPPED.value)
 
 
 def _report_all(session: PerfSession, suite: Suite) -> None:
@@ -115,7 +99,6 @@ def _report_all(session: PerfSession, suite: Suite) -> None:
     session.judged = session.engine.judge()
     for each in waiting:
         _report(session, suite, each)
-    reports.of_suite(session.config, suite.records.values(), suite.writer.run_id, suite.torch)
 
 
 def _report(session: PerfSession, suite: Suite, waiting: WaitingTest) -> None:
@@ -124,4 +107,5 @@ def _report(session: PerfSession, suite: Suite, waiting: WaitingTest) -> None:
     first = (failing or records)[0]
     status = console.standing(first)
     final = reports.judged(waiting.held, failing)
-    _publish(session, waiting.held, final, status, waiting.case_ids)
+    properties = reports.properties_of(records, suite.writer.run_id)
+    reports.publish(session.config, waiting.held, final, status, properties)

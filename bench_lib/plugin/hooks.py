@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -15,12 +14,9 @@ from bench_lib.cases.matrix import cases_of
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import GENERATION, TASKS, TIERS, Case
 from bench_lib.plugin import devices
-from bench_lib.plugin.declared import measures
 from bench_lib.plugin.devices import ASSIGNMENT
 from bench_lib.plugin.session import SELECTION, PluginOptions, Selection, read_options
 
-BENCHMARK = "benchmark"
-"""The fixture by which plugins know benchmarks."""
 MARKERS = (*TIERS, *TASKS, *GENERATION)
 
 
@@ -35,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
     if session.options.asked_for and getattr(config.option, "tx", None):
         devices.refuse_too_many(config, session.devices)
-        config.option.benchmark_disable = True
+        config.option.benchmark_disable = True  # or pytest-benchmark would warn that it is
         config.stash[ASSIGNMENT] = devices.Assignment(len(session.devices))
 
 
@@ -122,21 +118,6 @@ def _ranks(item: pytest.Item) -> int:
     return case.launch.ranks if isinstance(case, Case) else 1
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Let plugins that select benchmarks by their fixture select the tests that measure.
-
-    Cases of several ranks come last, those of equally many together: ranks stay for the next case.
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put cases of several ranks last, those of equally many together: ranks stay for the next."""
     items.sort(key=_ranks)
-    lists = [item.fixturenames for item in items if measures(item)]  # type: ignore[attr-defined]  # functions have it
-    added = []
-    for names in lists:
-        if BENCHMARK not in names:  # items of one function share their list
-            names.append(BENCHMARK)
-            added.append(names)
-    try:
-        yield
-    finally:
-        for names in added:
-            names.remove(BENCHMARK)

@@ -19,10 +19,10 @@ from bench_lib.engine.processes import Told
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
-from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, Verdict, problem_of
-from bench_lib.plugin import devices, reports
+from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, problem_of
+from bench_lib.plugin import devices
 from bench_lib.plugin.devices import DEVICE, WORKERS
-from bench_lib.plugin.reports import MeasuredTest, Property, WaitingTest
+from bench_lib.plugin.reports import MeasuredTest, WaitingTest
 from bench_lib.plugin.session import Selection
 from bench_lib.report import console
 from bench_lib.storage import baselines
@@ -42,12 +42,8 @@ class PerfSession(Selection):
     judged: list[Record] = field(default_factory=list)
     seen: dict[str, Case] = field(default_factory=dict)
     """The cases measured in this process, by id: one id is one case."""
-    unjudged: dict[str, list[Property]] = field(default_factory=dict)
-    """Properties for JUnit's XML of tests whose outcome waits for no verdict, by node id."""
     held_failures: int = 0
     """How many of this process's tests failed in a teardown whose report is held back."""
-    shows_benchmarks: bool = True
-    """Whether the user lets pytest-benchmark show the measurements."""
     interrupted: bool = False
     _plan: Mapping[str, int] | None = None
 
@@ -140,31 +136,11 @@ class PerfSession(Selection):
         self.engine.open()
         for outcome in test.outcomes:
             self.engine.note(outcome, nodeid)
-        cases = (*(outcome.case for outcome in test.outcomes), *test.deferred)
-        case_ids = list(dict.fromkeys(case.id for case in cases))
-        if test.held is None:
-            self.unjudged[nodeid] = self.properties_of(case_ids)
-        else:
+        if test.held is not None:
+            cases = (*(outcome.case for outcome in test.outcomes), *test.deferred)
+            case_ids = list(dict.fromkeys(case.id for case in cases))
             waiting = self.deferred if test.deferred else self.pending
             waiting.append(WaitingTest(test.held, case_ids, test.deferred))
-
-    def properties_of(self, case_ids: Sequence[str]) -> list[Property]:
-        """Return what JUnit's XML is to say of cases; first of those that failed."""
-        known = self.engine.suite.records
-        records = [self._as_it_stands(known[id_]) for id_ in case_ids if id_ in known]
-        records.sort(key=lambda record: not self.fails(record))
-        return reports.of_test(records, self.engine.suite.writer.run_id)
-
-    def _as_it_stands(self, record: Record) -> Record:
-        """Return a record with the verdict that its last attempt has without any judging."""
-        last = record.attempts[-1]
-        if record.status is not None or last.measurement is not None:
-            return record
-        status = Status.SKIPPED if last.fault is None else Status.ERROR
-        reason = (last.skipped or "") if last.fault is None else last.fault.in_words
-        verdicts = [Verdict(status, "run", reason)]
-        held = self.quarantine(record.case)
-        return replace(record, status=status, verdicts=verdicts, quarantine=held)
 
     def fails(self, record: Record) -> bool:
         """Whether a case fails its test."""

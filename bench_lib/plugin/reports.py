@@ -1,6 +1,6 @@
 """Reports of tests that measure: held back, carried between processes, given their verdict.
 
-JUnit's XML has a case's properties beside its outcome; docs/terminal.md lists their names.
+JUnit's XML has its cases' ids and statuses beside a test's outcome.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import msgspec
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
-from _pytest.junitxml import xml_key
 
 from bench_lib import formats
 from bench_lib.engine.settings import Outcome
@@ -24,9 +23,6 @@ from bench_lib.report import console, render
 from bench_lib.verdict import judge
 from bench_lib.verdict.severity import FAILING
 
-Property = tuple[str, str]
-MOST_REASON = 240
-"""Characters of a reason in a property; a failure's text has all."""
 OF_XDIST = ("node", "item_index", "worker_id", "testrun_uid")
 """Attributes that pytest-xdist adds to a report that comes from a worker."""
 
@@ -147,11 +143,10 @@ def publish(
     held: Held,
     final: pytest.TestReport,
     status: str,
-    found: Sequence[Property],
+    properties: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Report a call's outcome and then the teardown, with the properties for JUnit's XML."""
+    """Report a call's outcome and then the teardown, with properties for JUnit's XML."""
     final.perf_status = status  # type: ignore[attr-defined]  # reports take what plugins add
-    properties = found or [("perf_status", status)]
     for report in (final, held.teardown):
         report.user_properties = [*report.user_properties, *properties]
         config.hook.pytest_runtest_logreport(report=report)
@@ -221,61 +216,9 @@ def waits(setup: pytest.TestReport) -> bool:
     return hasattr(setup, "perf_held")
 
 
-# --- properties in JUnit's XML -------------------------------------------------------------
-
-
-def of_test(records: Sequence[Record], run_id: str) -> list[Property]:
-    """Return a test's properties: its first case's, and by name those of others it measured."""
-    found: list[Property] = []
-    for number, record in enumerate(records):
-        of = f"[{record.case.id}]" if number else ""
-        found += [(f"{name}{of}", value) for name, value in of_case(record, run_id)]
+def properties_of(records: Iterable[Record], run_id: str) -> list[tuple[str, str]]:
+    """Return what JUnit's XML is to say of a test beside its outcome."""
+    found = [("perf_run", run_id)]
+    for record in records:
+        found += [("perf_case", record.case.id), ("perf_status", console.standing(record))]
     return found
-
-
-def of_case(record: Record, run_id: str) -> list[Property]:
-    """Return a case's properties; unknown ones are left out."""
-    found: dict[str, str | float | None] = {
-        "perf_status": console.standing(record),
-        "perf_case": record.case.id,
-        "perf_run": run_id,
-    }
-    if record.attempts:
-        found["perf_hardware"] = record.attempts[-1].hardware_key
-    if (timing := console.timing_of(record)) is not None:
-        found["perf_ratio"] = timing.ratio
-        if timing.interval is not None:
-            found["perf_ratio_low"], found["perf_ratio_high"] = timing.interval
-        found["perf_detectable_effect"] = timing.detectable_effect
-    if (figures := console.figures(record)) is not None:
-        found["perf_median_s"] = figures.median_s
-        found["perf_rate"] = figures.rate
-        found["perf_rate_unit"] = f"{figures.item}/s"
-        found["perf_peak_memory_bytes"] = figures.peak_memory_bytes
-    if record.verdicts:
-        verdict = judge.leading(record.verdicts)
-        found["perf_metric"] = verdict.metric
-        found["perf_reason"] = formats.shortened(verdict.reason, MOST_REASON)
-    return [
-        (name, f"{value:.6g}" if isinstance(value, float) else str(value))
-        for name, value in found.items()
-        if value is not None
-    ]
-
-
-def of_suite(
-    config: pytest.Config, records: Iterable[Record], run_id: str, torch: Iterable[str]
-) -> None:
-    """Have JUnit's XML, if one is written, name the suite's environment."""
-    xml = config.stash.get(xml_key, None)
-    if xml is None:
-        return
-    attempts = [attempt for record in records for attempt in record.attempts]
-    for name, values in (
-        ("perf_run", {run_id}),
-        ("perf_hardware", {attempt.hardware_key for attempt in attempts}),
-        ("perf_torch", set(torch)),
-        ("perf_environment", {attempt.environment for attempt in attempts}),
-    ):
-        if values:
-            xml.add_global_property(name, ", ".join(sorted(values)))

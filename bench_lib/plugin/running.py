@@ -47,9 +47,6 @@ DEFERRED = pytest.StashKey[list[Case]]()
 def begin(config: pytest.Config, options: PluginOptions) -> PerfSession:
     """Register what measures; return the session."""
     session = config.stash[SESSION] = PerfSession(config, options)
-    # Under xdist pytest-benchmark turns itself off, and is told so: or it would warn.
-    off = config.getoption("benchmark_disable", default=False)
-    session.shows_benchmarks = not off or config.getoption("benchmark_enable", default=False)
     config.pluginmanager.register(_Recorder(session), "bench_lib.recorder")
     config.pluginmanager.register(neighbours, "bench_lib.neighbours")
     # Where a suite makes errors of warnings, a device that cannot be watched is none.
@@ -97,13 +94,12 @@ class Perf:
             pytest.fail("the test has to name the fixture `perf` as an argument", pytrace=False)
         if (refusal := self._session.refusal(case)) is not None:
             pytest.fail(refusal, pytrace=False)
-        limited = neighbours.limited(self._request.node, case)
         if self._session.defers(case):
-            self._request.node.stash.setdefault(DEFERRED, []).append(limited)
+            self._request.node.stash.setdefault(DEFERRED, []).append(case)
             return
         try:
             with neighbours.held_off(self._request.node):
-                outcomes = self._session.engine.attempt(limited)
+                outcomes = self._session.engine.attempt(case)
                 self._request.node.stash.setdefault(OUTCOMES, []).extend(outcomes)
         except (LaunchError, DeviceBusyError) as error:
             words = self._session.failed = formats.printable(str(error))
@@ -115,7 +111,7 @@ class Perf:
         if outcome.skipped is not None:
             pytest.skip(formats.printable(outcome.skipped))
         if (fault := outcome.fault) is not None:
-            words = fault_in_words(case, fault) + neighbours.remedy(limited, case, fault)
+            words = fault_in_words(case, fault)
             if (quarantine := self._session.quarantine(case)) is not None:
                 pytest.xfail(xfail_reason(quarantine, words))
             pytest.fail(words, pytrace=False)
@@ -278,8 +274,6 @@ class _Recorder:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the attempts that a report brings, in the process that judges."""
-        if report.when == "teardown":
-            report.user_properties += self._session.unjudged.pop(report.nodeid, [])
         if report.when not in ("setup", "call", "teardown"):  # a worker of xdist crashed in it
             self._session.progress.finish(report.nodeid)
         if self._session.is_worker:

@@ -32,7 +32,7 @@ def before(
         line = f"measuring on {session.device().key}"
         if tier:
             line += f", tier {session.tier}"
-        return [line, NO_RERUNS] if any(map(_has_reruns, items)) else [line]
+        return [line]
     if session.options.asked_for and stats.get("deselected"):
         words = f"no case of tier {session.tier}, for {session.device().key}, is chosen"
         return [f"{words}; without -k and -m, --collect-only -q lists them"]
@@ -47,15 +47,6 @@ def before(
 
 OWN_OPTIONS = ("--perf-processes", "--perf-history", "--perf-baselines")
 """Options of pytest that ``baseline record`` sets itself."""
-NO_RERUNS = (
-    "--reruns does not measure again; what looks different is, in fresh processes (perf_confirm)"
-)
-
-
-def _has_reruns(item: pytest.Item) -> bool:
-    """Whether pytest-rerunfailures would run a failed test again."""
-    everywhere = item.config.getoption("reruns", None)
-    return bool(everywhere) or item.get_closest_marker("flaky") is not None
 
 
 def write(terminal: Any, session: PerfSession) -> None:
