@@ -682,7 +682,7 @@ class Attempt:
     0000:c3:00.0``."""
     phases_s: dict[str, float] = field(default_factory=dict)
     """Seconds by phase, in order: ``fork``, ``build``, ``compile`` and so on.  The rest is
-    ``other``; ``waiting`` is time before the attempt, for a device to recover."""
+    ``other``."""
 
 
 class Status(str, enum.Enum):

@@ -47,11 +47,14 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("profile", "--counters"): (
         "rocprof-compute profile -- $(bench-lib profile CASE --tool ranges) (docs/profiling.md)"
     ),
-    ("pytest", "--perf-any-clock"): "-o perf_any_clock=true",
+    ("pytest", "--perf-any-clock"): "remove the baseline of the higher clock, and record it anew",
     ("pytest", "--perf-budget"): "-o perf_budget=SECONDS",
     ("pytest", "--perf-cold"): "cold = true in the matrix",
     ("pytest", "--perf-confirm"): "-o perf_confirm=N",
-    ("pytest", "--perf-cool"): "-o perf_cool=SECONDS",
+    (
+        "pytest",
+        "--perf-cool",
+    ): "what the hardware spoilt is measured again, without a wait",
     ("pytest", "--perf-kernels"): "-o perf_kernels=all, none or auto",
     ("pytest", "--perf-launcher"): "-o perf_launcher=WORDS, or BENCH_LIB_LAUNCHER",
     ("pytest", "--perf-lock-wait"): "-o perf_lock_wait=SECONDS",

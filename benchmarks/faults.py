@@ -332,7 +332,7 @@ class Place:
         words = [
             *(sys.executable, "-m", "pytest", "perf_tests", "-q", "--no-header", "--tb=no"),
             *("-p", "bench_lib.plugin", "-p", "no:cacheprovider", "--perf-tier", "smoke"),
-            *("-o", "perf_cool=0", *self.options),
+            *self.options,
         ]
         if self.device is None:
             words += ["-p", "faults_session", "-o", "perf_launcher=mpirun"]

@@ -336,8 +336,8 @@ def test_who_shares_the_device_during_bursts_spoils_them(station):
     hot = {"throttle": ["thermal"], "throttled": {"thermal": 0.5}}
     shared = make_telemetry(foreign_processes=[41], **hot)
     watch = Watch(make_telemetry(), make_telemetry(), shared)  # the first is of calibrating
-    one = station.hold(watch=lambda _: watch, cool_s=0)
-    (attempt,) = one.measure(make_case(id="gemm"))[0].attempts
+    one = station.hold(watch=lambda _: watch)
+    attempt, _ = one.measure(make_case(id="gemm"))[0].attempts
     assert attempt.telemetry.foreign_processes == [41]
     assert attempt.telemetry.throttled == {"thermal": 0.5}
     assert attempt.invalid

@@ -13,11 +13,11 @@ from builders import make_case, make_hardware, make_measurement, make_telemetry
 from standins.worker import KERNELS, Contexts, Watch, gpus, held, ranks_that
 
 from bench_lib.engine import processes
-from bench_lib.engine.device import ASIDE_S, MOST_LOST, SETTLED_S
+from bench_lib.engine.device import MOST_LOST
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.settings import Side
-from bench_lib.engine.telemetry import OTHERS_MEAN, Cooling, TelemetrySample
-from bench_lib.launch.faults import CaseFault, LaunchError
+from bench_lib.engine.telemetry import OTHERS_MEAN, TelemetrySample
+from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import Fault, Launch, RankSample
 from bench_lib.storage import history
@@ -254,37 +254,6 @@ LATE = Fault("time limit", "no answer within its time limit of 180 s", "warm-up"
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 
 
-class Room:
-    def __init__(self, device, fault, folder, *seen):
-        self.workers = Contexts({"late": [fault]}, device)
-        self.seen = list(seen)
-        self.looked_s: list[float] = []
-        self.held = held(
-            device,
-            self.workers,
-            folder,
-            watch=lambda _device: self,
-            sleep=lambda seconds: self.workers.log.append(f"wait {seconds:g} s"),
-        )
-
-    def window(self, begin_s, end_s, own=()):
-        self.workers.log.append("look")
-        self.looked_s.append(end_s - begin_s)
-        return self.seen.pop(0)
-
-    def samples(self, begin_s, end_s):
-        return []
-
-    def close(self):
-        """Stop watching."""
-
-    def fault(self):
-        with contextlib.closing(self.held):
-            (attempt,) = self.held.measure(make_case(id="late"))[0].attempts
-        assert not attempt.accepted
-        return attempt.fault
-
-
 @pytest.mark.parametrize(
     ("looks", "accepted"),
     [
@@ -306,7 +275,7 @@ def test_a_throttle_reason_is_set_aside_by_name_only_if_an_idle_cool_device_give
     watch.samples = lambda _begin, _end: looks
     said: list[str] = []
     workers = Contexts({}, DEVICE)
-    one = held(DEVICE, workers, tmp_path, watch=lambda _: watch, say=said.append, cool_s=0)
+    one = held(DEVICE, workers, tmp_path, watch=lambda _: watch, say=said.append)
     with contextlib.closing(one):
         attempts = [one.measure(make_case(id=name))[0].attempts[-1] for name in "ab"]
     assert [attempt.accepted for attempt in attempts] == [accepted] * 2
@@ -318,54 +287,6 @@ def test_a_throttle_reason_is_set_aside_by_name_only_if_an_idle_cool_device_give
         assert attempts[0].discarded.startswith("throttled: thermal for 100% of the time")
         assert attempts[0].invalid
         assert said == []
-
-
-def test_a_case_that_was_late_on_a_busy_cpu_says_who_had_it(tmp_path):
-    room = Room(CPU, LATE, tmp_path, make_telemetry(steal=0.3), make_telemetry(utilization=0.93))
-    fault = room.fault()
-    assert fault.message == (
-        "no answer within its time limit of 180 s; the hypervisor gave 30% of the CPUs' time to "
-        "others; just after, other programs kept the CPUs 93% busy"
-    )
-    assert replace(fault, message=LATE.message) == LATE
-    assert room.workers.log == [
-        "fork context-1",
-        "context-1 late",
-        "end context-1",
-        "look",
-        f"wait {SETTLED_S:g} s",
-        "look",
-        "close",
-    ]
-    assert room.looked_s[1] == pytest.approx(ASIDE_S)
-
-
-@pytest.mark.parametrize(
-    ("device", "fault", "seen"),
-    [
-        (CPU, LATE, [make_telemetry(utilization=1.0), make_telemetry(utilization=0.03)]),
-        (CPU, LATE, [make_telemetry(utilization=1.0), None]),
-        (CPU, LATE, [None]),
-        (CPU, ABORT, []),
-        (DEVICE, LATE, []),
-    ],
-)
-def test_a_case_that_nobody_kept_from_its_cpu_says_no_more_than_that(tmp_path, device, fault, seen):
-    room = Room(device, fault, tmp_path, *seen)
-    assert room.fault() == fault
-    assert room.seen == []
-
-
-def test_ranks_that_were_late_on_a_busy_cpu_say_who_had_it(monkeypatch, tmp_path):
-    def run_ranks(_case, **_):
-        raise CaseFault(LATE)
-
-    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(run_ranks))
-    monkeypatch.setattr("bench_lib.engine.device.SETTLED_S", 0.0)
-    seen = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.5))
-    with contextlib.closing(held(CPU, Contexts({}, CPU), tmp_path, watch=lambda _: seen)) as one:
-        fault = one.measure(make_case(launch=Launch(ranks=2)))[0].fault
-    assert fault.message.endswith(" 180 s; just after, other programs kept the CPUs 50% busy")
 
 
 def test_a_skip_keeps_the_context(bench, workers):
@@ -565,27 +486,19 @@ SHARED = make_telemetry(foreign_processes=[41])
 SLOW = make_telemetry(clock_mhz=1410.0)
 
 
-@pytest.fixture
-def waits(monkeypatch):
-    slept = []
-    monkeypatch.setattr(Cooling, "wait", lambda self, cause: slept.append(cause) or True)
-    return slept
-
-
 def seeing(*script):
     return {"watch": lambda _: Watch(*script)}
 
 
-def test_what_was_measured_beside_another_process_is_measured_again(bench, waits):
+def test_what_was_measured_beside_another_process_is_measured_again(bench):
     spoilt, good = bench(**seeing(SHARED, CALM)).measure(make_case(id="a"))[0].attempts
     assert (spoilt.accepted, spoilt.invalid) == (False, True)
     assert spoilt.discarded == "shared with process 41; measured again"
     assert spoilt.measurement is not None
     assert (good.accepted, good.invalid, good.discarded) == (True, False, None)
-    assert waits == ["a: shared with process 41"]
 
 
-def test_what_the_hardware_spoils_twice_stays_discarded(bench, waits):
+def test_what_the_hardware_spoils_twice_stays_discarded(bench):
     (outcome,) = bench(**seeing(SHARED)).measure(make_case(id="a"))
     assert [a.accepted for a in outcome.attempts] == [False, False]
     assert [a.discarded for a in outcome.attempts] == [
@@ -593,12 +506,9 @@ def test_what_the_hardware_spoils_twice_stays_discarded(bench, waits):
         "shared with process 41",
     ]
     assert outcome.spoilt == "shared with process 41"
-    assert len(waits) == 1
 
 
-def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(
-    bench, waits, workers
-):
+def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(bench, workers):
     (outcome,) = bench(processes=3, **seeing(CALM, SHARED, SHARED, CALM)).measure(make_case(id="a"))
     assert [(a.process, a.accepted) for a in outcome.attempts] == [
         (0, True),
@@ -608,22 +518,7 @@ def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(
     ]
 
 
-def test_a_device_that_is_never_better_is_not_waited_for_all_night(bench, monkeypatch):
-    monkeypatch.setattr(Cooling, "_is_calm", lambda *_: True)
-    monkeypatch.setattr("bench_lib.engine.telemetry.UNSEEN_S", 0.0)
-    monkeypatch.setattr("bench_lib.engine.telemetry.LOOK_S", 0.001)
-    hot = make_telemetry(foreign_processes=[41], temperature_c=None)
-    one = bench(cool_s=0.05, **seeing(hot))
-    looks = [len(one.measure(make_case(id=f"c{n}"))[0].attempts) for n in range(5)]
-    assert looks == [2, 2, 2, 1, 1]
-
-
-def test_without_time_to_wait_nothing_is_measured_again(bench, workers):
-    (outcome,) = bench(cool_s=0, **seeing(SHARED)).measure(make_case(id="a"))
-    assert [a.discarded for a in outcome.attempts] == ["shared with process 41"]
-
-
-def test_a_clock_below_what_the_baseline_had_spoils_a_measurement(bench, waits):
+def test_a_clock_below_what_the_baseline_had_spoils_a_measurement(bench):
     levels = {
         "heavy": validity.Level(1500.0, 1400.0, math.log(0.01), 0.01),
         "light": validity.Level(1980.0, 1940.0, math.log(0.01), 0.01),
@@ -636,19 +531,7 @@ def test_a_clock_below_what_the_baseline_had_spoils_a_measurement(bench, waits):
     )
 
 
-def test_what_is_disturbed_after_the_hardware_has_recovered_is_measured_a_third_time(
-    bench, waits, workers
-):
-    workers.script["a"] = [[0.01] * 20, [0.01, 0.02] * 10, [0.01] * 20]
-    attempts = bench(**seeing(SHARED, CALM)).measure(make_case(id="a"))[0].attempts
-    assert [(a.accepted, a.invalid) for a in attempts] == [
-        (False, True),
-        (False, False),
-        (True, False),
-    ]
-
-
-def test_no_process_of_ours_is_a_stranger(bench, monkeypatch, waits):
+def test_no_process_of_ours_is_a_stranger(bench, monkeypatch):
     watch = Watch(CALM)
     one = bench(watch=lambda _: watch)
     kernels = make_measurement(device_source="kernels")
@@ -687,7 +570,7 @@ def test_a_slower_case_that_waited_for_a_cpu_is_invalid_and_measured_again(
     crowded(0.35, 0.0)
     watch = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.55))
     before = validity.Level(0.0, 0.0, math.log(1 / 200), 0.05)
-    options = {"watch": lambda _: watch, "expected": lambda _case: before, "cool_s": 0.05}
+    options = {"watch": lambda _: watch, "expected": lambda _case: before}
     with contextlib.closing(held(CPU, workers, tmp_path, **options)) as one:
         attempts = one.measure(make_case(id="a"))[0].attempts
     assert [(each.invalid, each.discarded) for each in attempts] == [
@@ -733,8 +616,8 @@ def test_one_device_among_the_ranks_spoils_the_case_and_is_named(bench, monkeypa
     ranks = [RankSample(n, n, None, [0.01], None) for n in range(4)]
     measurement = make_measurement(per_rank=ranks)
     monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(lambda *_, **__: measurement))
-    one = bench(watch=lambda device: watches[device.index], cool_s=0)
-    (attempt,) = one.measure(make_case(launch=FOUR))[0].attempts
+    one = bench(watch=lambda device: watches[device.index])
+    *_, attempt = one.measure(make_case(launch=FOUR))[0].attempts
     assert attempt.invalid
     assert attempt.discarded.startswith(f"rank 2 on GPU 2 at 0000:02:00.0: {cause}")
     assert list(attempt.telemetry_of_ranks) == [

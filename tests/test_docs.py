@@ -277,7 +277,7 @@ def own_repository(tmp_path):
 def test_the_example_of_ones_own_repository_measures_and_skips(own_repository):
     folder, environment = own_repository
     hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "", **TORCH_ALONE}
-    words = ["-m", "pytest", "tests/perf", "-o", "perf_kernels=none", "-o", "perf_cool=0", "-q"]
+    words = ["-m", "pytest", "tests/perf", "-o", "perf_kernels=none", "-q"]
     done = subprocess.run(
         [sys.executable, *words],
         check=False,

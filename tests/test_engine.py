@@ -17,7 +17,6 @@ from bench_lib.engine import engine
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import PLANNED, REFERENCE, Settings, Side, nodeid_of
-from bench_lib.engine.telemetry import Cooling
 from bench_lib.model import Launch, Limits, Numerics, Status
 from bench_lib.storage import facts, history
 from bench_lib.studies.figures import figures_of
@@ -31,7 +30,6 @@ SLOW = [0.02] * 20
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
-    monkeypatch.setattr(Cooling, "wait", lambda _self, _cause: True)
 
     def make(script, *, seen=(), **options):
         hold = held_class(script, tmp_path / "locks", *seen)

@@ -31,7 +31,6 @@ from bench_lib.engine import engine, suite
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import REFERENCE, Settings, Side
-from bench_lib.engine.telemetry import Cooling
 from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import LaunchCommand
@@ -137,7 +136,6 @@ class Bed:
 def bed(tmp_path, monkeypatch):
     """Return a bed with a baseline of ten milliseconds for both cases, and known devices."""
     monkeypatch.setattr("bench_lib.backends.amd.AMD.is_measured", True)
-    monkeypatch.setattr(Cooling, "wait", lambda _self, _cause: True)
     monkeypatch.setattr(
         "bench_lib.environment.fingerprint.collect",
         lambda **_options: Environment(python="3.11.7", host="node-1", driver="6.10.5"),
@@ -765,10 +763,9 @@ def test_what_was_asked_for_by_hand_is_needed(pytester, words, optional, planned
     [
         ("perf_confirm=two", "perf_confirm: 'two' is not a whole number of 0 or more"),
         ("perf_budget=-1", "perf_budget: '-1' is not a number of 0 or more"),
-        ("perf_cool=", "perf_cool: '' is not a number of 0 or more"),
         ("perf_kernels=al", "unknown perf_kernels 'al'; did you mean all?"),
         ("perf_over_nights=of", "unknown perf_over_nights 'of'; did you mean off?"),
-        ("perf_cold=perhaps", "perf_cold is neither true nor false"),
+        ("perf_own_choices=perhaps", "perf_own_choices is neither true nor false"),
         ("perf_launcher=prun", "it has to be torchrun, mpirun or srun"),
     ],
 )

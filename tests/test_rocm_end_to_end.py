@@ -58,7 +58,7 @@ measure_s = 0.1
 LONG = 40
 """Iterations that take four seconds, in which a command looks at the device at least once."""
 SHORT = 5
-AS_IT_IS = ("-o", "perf_cool=0", "-o", "perf_confirm=0", "-o", "perf_kernels=none")
+AS_IT_IS = ("-o", "perf_confirm=0", "-o", "perf_kernels=none")
 """Each case is measured once: the run of the MI300X waits, looks again and profiles."""
 
 

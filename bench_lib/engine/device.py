@@ -23,7 +23,6 @@ from bench_lib.engine.processes import (
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
 from bench_lib.engine.telemetry import (
     OTHERS_MEAN,
-    Cooling,
     Neighbours,
     Sampler,
     others_now,
@@ -50,7 +49,6 @@ from bench_lib.model import (
     Hardware,
     KernelTable,
     Measurement,
-    Numerics,
     Telemetry,
 )
 from bench_lib.storage import facts, history
@@ -58,10 +56,6 @@ from bench_lib.verdict import validity
 
 MOST_LOST = 5
 """A GPU that is reset is back after some cases; one that is gone for more of them ends the run."""
-SETTLED_S = 2.0
-"""After the time limit of a case: whatever keeps a CPU busy by then is none of ours."""
-ASIDE_S = 1.0
-"""So long at the end of that the CPU is looked at."""
 STEADY = 0.01
 """An undisturbed device is so alike after two rests."""
 
@@ -79,7 +73,6 @@ class HeldDevice:
         start: Callable[[Side, Hardware], Zygote] = start_workers,
         watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Take the device until ``close``; raises DeviceBusyError where somebody else keeps it.
 
@@ -91,7 +84,6 @@ class HeldDevice:
         self._expected = expected
         self._choices = choices
         self._start_watching = watch
-        self._sleep = sleep
         self._watcher: Sampler | None = None
         self._neighbours = Neighbours(watch)
         self._set_aside: set[str] = set()
@@ -106,9 +98,6 @@ class HeldDevice:
         self._beside = contextlib.ExitStack()
         """Holds the other devices of the ranks that have them open."""
         self._held_beside: list[Hardware] = []
-        self._cooling = Cooling(
-            device, self._seen_between, cool_s=settings.cool_s, say=settings.say
-        )
         # One and the same for all sides, so that all find the device as the same program left it.
         self._companion = Companion(self._fork)
         self._sides = {
@@ -377,50 +366,30 @@ class HeldDevice:
     def _attempts(
         self, case: Case, process: int, side: str, asked: MeasureRequest
     ) -> list[Attempt]:
-        """Measure a case in a process.
+        """Measure a case in a process, and once more if something disturbed the first look.
 
-        Once more if something disturbed the first look, and once more, after a while, if the
-        hardware spoilt it.  If the hardware spoils it again, it stays discarded.
+        The second is taken as it is, and discarded if the hardware spoils it, too.
         """
-        attempts: list[Attempt] = []
-        disturbed = waited = False
-        waited_s = 0.0
-        numerics: Numerics | None = None
-        while True:
-            attempt = self._attempt(case, process, side, asked)
-            if attempt.measurement is not None and numerics is not None:
-                found = replace(attempt.measurement, numerics=numerics)
-                attempt = replace(attempt, measurement=found)
-            elif attempt.measurement is not None:
-                numerics = attempt.measurement.numerics
-                asked = asked if numerics is None else _without_numerics(asked)
-            if waited_s:
-                phases_s = {"waiting": round(waited_s, 4), **attempt.phases_s}
-                attempt, waited_s = replace(attempt, phases_s=phases_s), 0.0
-            why = again = None
-            cause = self._spoilt_by(case, attempt)
-            if waited:
-                self._cooling.note(helped=cause is None)
-            if cause is not None:
-                begin = time.monotonic()
-                again = waited = not waited and self._cooling.wait(f"{case.id}: {cause}")
-                waited_s = time.monotonic() - begin
-                why = cause
-            elif not disturbed and attempt.measurement is not None:
-                why = disturbance(attempt.measurement)
-                disturbed = again = why is not None
-                if again and asked.keeps and attempt.measurement.compile_s is not None:
-                    # What compiling leaves behind slows the host: on an H100 a step of 3.1 ms took
-                    # 4.6 ms until a fresh process found the compiled code.
-                    self._sides[side].drop(process)
-            if why is not None:
-                words = f"{why}; measured again" if again else why
-                attempt = replace(
-                    attempt, accepted=False, discarded=words, invalid=cause is not None
-                )
-            attempts.append(attempt)
-            if not again:
-                return attempts
+        first = self._attempt(case, process, side, asked)
+        cause, seen = self._spoilt_by(case, first), first.measurement
+        why = cause or (disturbance(seen) if seen is not None else None)
+        if seen is None or why is None:
+            return [first]
+        if cause is None and asked.keeps and seen.compile_s is not None:
+            # What compiling leaves behind slows the host: on an H100 a step of 3.1 ms took 4.6 ms
+            # until a fresh process found the compiled code.
+            self._sides[side].drop(process)
+        if seen.numerics is not None:
+            asked = _without_numerics(asked)
+        second = self._attempt(case, process, side, asked)
+        if second.measurement is not None and seen.numerics is not None:
+            found = replace(second.measurement, numerics=seen.numerics)
+            second = replace(second, measurement=found)
+        words = f"{why}; measured again"
+        first = replace(first, accepted=False, discarded=words, invalid=cause is not None)
+        if (cause := self._spoilt_by(case, second)) is not None:
+            second = replace(second, accepted=False, discarded=cause, invalid=True)
+        return [first, second]
 
     def _attempt(
         self, case: Case, process: int, side: str, asked: MeasureRequest = PLAIN
@@ -456,7 +425,7 @@ class HeldDevice:
         except CaseFault as error:
             if is_full(error.fault):
                 raise cannot_write(error.fault) from error
-            attempt = replace(attempt, fault=self._explained(error.fault, begin))
+            attempt = replace(attempt, fault=error.fault)
         except LaunchError as error:
             if side != self._reference or not self._settings.by_baseline:
                 raise
@@ -632,24 +601,6 @@ class HeldDevice:
             else None,
         )
         return "; ".join(filter(None, causes)) or None
-
-    def _explained(self, fault: Fault, begin_s: float) -> Fault:
-        """Add to the fault of a case that was not done in time who else had its CPU."""
-        if fault.kind != "time limit" or backends.is_gpu(self.device):
-            return fault
-        during = self._seen_between(begin_s, time.monotonic())
-        if during is None:
-            return fault
-        self._sleep(SETTLED_S)
-        now = time.monotonic()
-        after = self._seen_between(now - ASIDE_S, now)
-        others = None if after is None else validity.others_on_cpus(after.utilization)
-        causes = (
-            fault.message,
-            validity.blame(during, self.device),
-            None if others is None else f"just after, {others}",
-        )
-        return replace(fault, message="; ".join(filter(None, causes)))
 
     def _seen_between(self, begin_s: float, end_s: float, *besides: int) -> Telemetry | None:
         if self._watcher is None:

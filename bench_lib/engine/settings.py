@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 from bench_lib import backends
-from bench_lib.engine.telemetry import COOL_S
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Attempt, Case, Environment, Fault, Hardware, Limits
 
@@ -120,12 +119,8 @@ class Settings:
     """Whether compilers tune by themselves, in place of taking the baseline's choices."""
     limits: Mapping[str, Limits] = field(default_factory=dict)
     """By case, what the suite allows it; other cases bring their own."""
-    any_clock: bool = False
-    """Take a measurement at a lower clock than the baseline's, and judge it all the same."""
     bursts: bool = False
     """Measure power-bound cases of one rank in bursts, below the power cap."""
-    cool_s: float = COOL_S
-    """Longest wait, in seconds, before a case is measured again that the hardware spoilt."""
     lock_wait_s: float = 600.0
     """Longest wait, in seconds, for a device that somebody else uses."""
     launcher: str | None = None

@@ -372,7 +372,6 @@ class Suite:
             acceptance.conditions_of(case, outcome.hardware, self.began[case.id]),
             self._settings.planned,
             len({attempt.process for attempt in record.attempts}),
-            self._settings.any_clock,
             families.family_of(
                 case,
                 in_bursts=any(p.in_bursts for p in processes),

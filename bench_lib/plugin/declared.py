@@ -116,19 +116,6 @@ def _add_settings(parser: pytest.Parser) -> None:
         default="600",
     )
     parser.addini(
-        "perf_cool",
-        "let a throttled, slow or shared device rest for so many seconds before its case is "
-        "measured again; ten times that in all",
-        default="30",
-    )
-    parser.addini(
-        "perf_any_clock",
-        "accept clocks below the baseline's, to record a new baseline where they are lower for "
-        "good",
-        type="bool",
-        default=False,
-    )
-    parser.addini(
         "perf_own_choices",
         "let compilers tune by themselves, in place of taking the baseline's autotuning choices",
         type="bool",

@@ -66,8 +66,6 @@ class Evidence:
     """How many candidate processes the case gets where it looks suspicious."""
     tried: int = 0
     """Processes in which the case was tried, those that the hardware spoilt among them."""
-    any_clock: bool = False
-    """Whether nothing is to be excused by a lower clock."""
     family: str = ""
     """The name of the cases that vary alike from run to run and from device to device."""
     ranks: int = 1

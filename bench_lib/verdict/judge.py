@@ -340,7 +340,7 @@ def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Ver
 
     If the device waited for the host, its clock explains nothing.
     """
-    if evidence.any_clock or evidence.waits():
+    if evidence.waits():
         return list(verdicts)
     return [
         _in_cycles(verdict, clock)
