@@ -15,6 +15,11 @@ def seconds(value: float) -> str:
     return f"{value * 1e9:.4g} ns"
 
 
+def duration(seconds: float) -> str:
+    """Return about how long something takes, in seconds or whole minutes."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 def quantity(value: float) -> str:
     """Return a number of any unit with four digits: ``9181``, ``22.07 k``."""
     rounded = float(f"{value:.4g}")

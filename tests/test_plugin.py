@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime as dt
 import fcntl
@@ -38,7 +39,7 @@ from standins.worker import KERNELS
 
 import bench_lib.backends
 from bench_lib import removed
-from bench_lib.engine import device, engine, pace
+from bench_lib.engine import device, engine
 from bench_lib.model import (
     Case,
     Kernel,
@@ -55,7 +56,7 @@ from bench_lib.plugin import (
     running,  # noqa: F401 - as scipy above
     session,
 )
-from bench_lib.plugin.devices import Assignment, device_of
+from bench_lib.plugin.devices import Assignment, part_of
 from bench_lib.storage import baselines, history
 from bench_lib.storage.acceptance import RECORDING
 
@@ -675,10 +676,8 @@ def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester)
     (kept,) = runs_in(pytester)
     assert kept.finished
     assert set(kept.records) == {f"case-{i}" for i in range(12)}
-    for case_id, record in kept.records.items():
-        expected = device_of(f"x[{case_id}]", 3)
-        assert [a.device_uuid for a in record.attempts] == [f"GPU-{expected + 1:016x}"]
-    assert len({device.uuid for device in kept.hardware}) == 3
+    measured = [a.device_uuid for r in kept.records.values() for a in r.attempts]
+    assert collections.Counter(measured) == {f"GPU-{n:016x}": 4 for n in (1, 2, 3)}
     _, tests = junit(pytester)
     assert tests.pop("test_step[case-3]") == {}
     assert [found["perf_status"] for found in tests.values()] == [["NO_BASELINE"]] * 11
@@ -748,12 +747,9 @@ def test_xdists_controller_shares_workers_that_end_with_it(suite, pytester):
     assert sorted(noted(pytester)) == sorted(of_both)
     pytester.path.joinpath("noted").unlink()
     run("-n", "2", "-k", "case-0", *UNSEEN).assert_outcomes(passed=1)
-    own = device_of("x[case-0]", 2)
-    assert noted(pytester) == [
-        f"closed {1 - own}",
-        f"joined gw{own} {own} 1 True",
-        f"closed {own}",
-    ]
+    assert sorted(noted(pytester)) in (
+        ["closed 0", "closed 1", f"joined gw{own} {own} 1 True"] for own in (0, 1)
+    )
 
 
 RANKS = """
@@ -959,8 +955,8 @@ def test_a_device_is_assigned_by_the_controller_and_freed_for_a_replacement():
 
 
 def test_a_cases_device_depends_on_its_id_alone():
-    assert device_of("a.py::test_x[resnet50]", 8) == device_of("b.py::test_y[resnet50]", 8)
-    spread = {device_of(f"t[{name}]", 4) for name in "abcdefghijkl"}
+    assert part_of("a.py::test_x[resnet50]", 8) == part_of("b.py::test_y[resnet50]", 8)
+    spread = {part_of(f"t[{name}]", 4) for name in "abcdefghijkl"}
     assert spread == {0, 1, 2, 3}
 
 
@@ -1287,7 +1283,7 @@ def with_past(pytester, took_s, key="cpu-test-2c"):
 def test_a_run_says_how_far_it_is_and_the_quiet_nothing(suite, pytester):
     run = suite()
     with_past(pytester, 120.0)
-    run().stdout.fnmatch_lines(["measuring: 0 of 2 done, about 4 min left, until *; now alpha"])
+    run().stdout.fnmatch_lines(["measuring: 0 of 2 done, about 4 min left; now alpha"])
     run("-q", "-q").stdout.no_fnmatch_line("measuring*")
 
 
@@ -1297,12 +1293,7 @@ def test_under_xdist_the_controller_says_how_far_all_devices_are(suite, pytester
     )
     run = suite(devices="gpus(2)", matrix=matrix)
     with_past(pytester, 60.0, key="mi300x")
-    homes = {str(i): device_of(f"[case-{i}]", 2) for i in range(6)}
-    queues = pace.queues(pace.balanced(homes, 2, lambda _name: 60.0), 2)
-    longest = max(len(queue) for queue in queues)
-    run("-n", "2", *UNSEEN).stdout.fnmatch_lines(
-        [f"measuring: 0 of 6 done, about {longest} min left, until ??:??"]
-    )
+    run("-n", "2", *UNSEEN).stdout.fnmatch_lines(["measuring: 0 of 6 done, about 3 min left"])
 
 
 def in_terminal(pytester, *, columns):

@@ -21,13 +21,12 @@ from bench_lib.cli.output import (
     Json,
     Markdown,
     Matrix,
-    duration,
     one_form,
     picked,
     say,
     tell,
 )
-from bench_lib.formats import many, shortened, some
+from bench_lib.formats import duration, many, shortened, some
 from bench_lib.model import TIERS, Case, Environment, Hardware, Status
 from bench_lib.report.answer import Answer, Column, Table, columns, judged
 from bench_lib.verdict.severity import rank

@@ -14,13 +14,12 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     Matrix,
-    duration,
     picked,
     say,
     tell,
 )
 from bench_lib.cli.reading import case_of
-from bench_lib.formats import many, percent, shortened
+from bench_lib.formats import duration, many, percent, shortened
 from bench_lib.report.answer import Answer, Column, Table
 
 if TYPE_CHECKING:

@@ -17,13 +17,12 @@ from bench_lib.cli.output import (
     BaselinesDir,
     HistoryDir,
     Json,
-    duration,
     picked,
     say,
     tell,
 )
 from bench_lib.cli.reading import cases_of
-from bench_lib.formats import many
+from bench_lib.formats import duration, many
 from bench_lib.model import Case, Hardware, Limits, Record
 from bench_lib.report.answer import Answer, Table
 from bench_lib.studies.asked import least_s

@@ -98,11 +98,6 @@ def show(answer: Answer, *, json: bool = False, markdown: bool = False) -> None:
     sys.stdout.flush()
 
 
-def duration(seconds: float) -> str:
-    """Return about how long something takes, in seconds or whole minutes."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
 def _width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
 

@@ -14,14 +14,13 @@ from bench_lib.cli.output import (
     DEFAULT_MATRIX,
     Json,
     Matrix,
-    duration,
     picked,
     say,
     tell,
     write,
 )
 from bench_lib.cli.reading import near
-from bench_lib.formats import FINE_SHARE, SHARE, seconds
+from bench_lib.formats import FINE_SHARE, SHARE, duration, seconds
 from bench_lib.model import Case, UserError
 from bench_lib.report.answer import Answer, Column, Table, columns
 from bench_lib.studies.asked import least_s

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import contextlib
 import math
 import re
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from bench_lib.engine.processes import FORK
 from bench_lib.engine.settings import Outcome, Progress
+from bench_lib.formats import duration
 from bench_lib.model import COMPILE_MODES
 from bench_lib.storage.lines import HistoryError
 from bench_lib.storage.runs import Runs
 
-RUNS = 3
-"""The estimate is the median of so many runs, the newest that measured the case."""
-MOST_RUNS = 12
-"""How many are looked through for them: some may be of one case alone."""
-MOST_BYTES = 64 * 2**20
-"""How much is read: histories may be large, and nobody wants to wait for a guess."""
+RUNS = 5
+"""So many of the last runs are looked through for the newest that measured a case."""
 
 
 def name_of(nodeid: str) -> str:
@@ -52,87 +47,28 @@ class Pace:
         return self.devices.get(nodeid) or self.devices.get(name_of(nodeid), "")
 
 
-@dataclass(frozen=True)
-class _Named:
-    id: str
-
-
-@dataclass(frozen=True)
-class _Try:
-    process: int = 0
-    took_s: float = 0.0
-    confirms: bool = False
-    replays: bool = False
-    device_uuid: str | None = None
-    phases_s: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """The little that is wanted of an attempt's line; no other line has both case and attempt."""
-
-    case: _Named
-    attempt: _Try
-    nodeid: str | None = None
-
-
-_DECODER = msgspec.json.Decoder(_Tried)
-
-
-def read(folder: Path, key: str, *, but: Path | None = None) -> Pace:
-    """Return what the last runs on a kind of hardware tell; the one whose file is ``but`` nothing.
+def read(folder: Path, key: str, *, but: str = "") -> Pace:
+    """Return what the last runs on a kind of hardware tell; the run ``but`` nothing.
 
     Files and lines that cannot be read say nothing.
     """
-    seconds: dict[str, list[float]] = defaultdict(list)
+    seconds: dict[str, float] = {}
     devices: dict[str, str] = {}
-    for data in _newest(folder, key, but):
-        took: dict[str, float] = defaultdict(float)
-        by: dict[str, set[int]] = defaultdict(set)
-        tests: dict[str, str] = {}
-        of_run: dict[str, str] = {}
-        for tried in _first_tries(data):
-            attempt, case_id = tried.attempt, tried.case.id
-            took[case_id] += max(0.0, attempt.took_s - attempt.phases_s.get(FORK, 0.0))
-            by[case_id].add(attempt.process)
-            if tried.nodeid is not None:
-                tests[case_id] = tried.nodeid
-            if attempt.device_uuid is not None:
-                of_run |= dict.fromkeys((case_id, tried.nodeid or case_id), attempt.device_uuid)
-        of_tests: dict[str, float] = defaultdict(float)
-        for case_id, total_s in took.items():
-            each_s = total_s / len(by[case_id])
-            seconds[case_id].append(each_s)
-            if case_id in tests:
-                of_tests[tests[case_id]] += each_s
-        for nodeid, each_s in of_tests.items():
-            seconds[nodeid].append(each_s)
-        devices = {**of_run, **devices}
-    return Pace({name: statistics.median(each[:RUNS]) for name, each in seconds.items()}, devices)
-
-
-def _newest(folder: Path, key: str, but: Path | None) -> Iterator[bytes]:
-    """Yield what is in the files of runs, the newest first."""
-    runs, left = Runs(folder), MOST_BYTES
-    try:
-        own = [file for file in runs.files if file.key == key and file.path != but]
-    except HistoryError:
-        return
-    for _, data in runs.content(reversed(own[-MOST_RUNS:]), lambda _problem: None):
-        yield data[:left]
-        left -= len(data)
-        if left <= 0:
-            return
-
-
-def _first_tries(data: bytes) -> Iterator[_Tried]:
-    for text in data.splitlines():
-        try:
-            tried = _DECODER.decode(text)
-        except (ValueError, RecursionError):
-            continue
-        if not tried.attempt.replays and not tried.attempt.confirms:
-            yield tried
+    with contextlib.suppress(HistoryError):
+        for run in Runs(folder).latest(key, RUNS, but=but):
+            took: dict[str, float] = defaultdict(float)
+            for record in run.records.values():
+                first = [a for a in record.attempts if not a.replays and not a.confirms]
+                if not first:
+                    continue
+                total_s = sum(max(0.0, a.took_s - a.phases_s.get(FORK, 0.0)) for a in first)
+                names = {record.case.id, record.nodeid or record.case.id}
+                for name in names:
+                    took[name] += total_s / len({a.process for a in first})
+                if (uuid := first[-1].device_uuid) is not None:
+                    devices = dict.fromkeys(names, uuid) | devices
+            seconds = took | seconds
+    return Pace(seconds, devices)
 
 
 _COMPILED = re.compile(
@@ -146,39 +82,36 @@ def is_compiled(nodeid: str) -> bool:
 
 
 SLACK = 0.08
-"""The longest queue may be longer than the mean by this share, before cases change devices."""
-LEAST_KNOWN = 0.5
-"""If fewer cases have known times, none is moved."""
+"""A device's queue may be longer than the mean by this share, before cases leave it."""
+COMPILING = 10.0
+"""A compiled case that nobody has measured counts for so many others."""
 
 
-def balanced(
-    homes: Mapping[str, int], devices: int, seconds: Callable[[str], float | None]
+def dealt(
+    names: Sequence[str], devices: int, homes: Mapping[str, int], pace: Pace
 ) -> dict[str, int]:
-    """Return by name the device, from 0, that measures a case.
+    """Return by name the device, from 0, that measures a case; compiled ones come first.
 
-    ``homes`` are where cases are measured if nothing speaks against it, and ``seconds`` is what
-    one takes, or None if unknown.  As long as the longest queue is too long, the case moves from
-    it to the shortest that leaves both shortest.
+    A case stays at home, where it was last, unless that device would be busy for longer than the
+    others; any other goes to the one that has least to do.  The longest are dealt first.
     """
-    known = {name: taken for name in homes if (taken := seconds(name)) is not None}
-    found = dict(homes)
-    if not known or len(known) < LEAST_KNOWN * len(homes):
-        return found
-    usual = statistics.median(known.values())
-    takes = {name: known.get(name, usual) for name in homes}
-    loads = [sum(takes[n] for n in homes if homes[n] == device) for device in range(devices)]
-    most = (1 + SLACK) * sum(loads) / devices
-    while max(loads) > most:
-        longest, shortest = loads.index(max(loads)), loads.index(min(loads))
-        gap = loads[longest] - loads[shortest]
-        movable = [name for name in found if found[name] == longest and 0 < takes[name] < gap]
-        if not movable:
-            break
-        moved = min(movable, key=lambda name: abs(gap / 2 - takes[name]))
-        found[moved] = shortest
-        loads[longest] -= takes[moved]
-        loads[shortest] += takes[moved]
-    return found
+    known = [taken for name in names if (taken := pace.of(name)) is not None]
+    usual = statistics.median(known) if known else 1.0
+
+    def takes(name: str) -> float:
+        taken = pace.of(name)
+        return taken if taken is not None else usual * (COMPILING if is_compiled(name) else 1.0)
+
+    most = (1 + SLACK) * sum(map(takes, names)) / devices
+    loads = [0.0] * devices
+    found = {}
+    for name in sorted(names, key=takes, reverse=True):
+        device = homes.get(name)
+        if device is None or loads[device] + takes(name) > most:
+            device = loads.index(min(loads))
+        loads[device] += takes(name)
+        found[name] = device
+    return {name: found[name] for name in sorted(names, key=lambda each: not is_compiled(each))}
 
 
 def queues(found: Mapping[str, int], devices: int) -> list[Sequence[str]]:
@@ -261,17 +194,7 @@ class ProgressLines(Progress):
         if len(self._taken) == self._total:
             return line
         if left_s is not None:
-            end = dt.datetime.now().astimezone() + dt.timedelta(seconds=left_s)
-            day = "%a " if left_s > 43_200 else ""
-            line += f", about {duration(left_s)} left, until {end:{day}%H:%M}"
+            line += f", about {duration(left_s)} left"
         if len(self._lanes) == 1:
             line += f"; now {name_of(next(iter(self._lanes[0].left)))}"
         return line
-
-
-def duration(seconds: float) -> str:
-    """Return about how long: ``40 s``, ``8 min``, ``1 h 20 min``."""
-    if seconds < 60:
-        return f"{max(5, 5 * math.ceil(seconds / 5))} s"
-    minutes = math.ceil(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -65,11 +65,10 @@ class Assignment:
 ASSIGNMENT = pytest.StashKey[Assignment]()
 
 
-def device_of(nodeid: str, count: int) -> int:
-    """Return the device of a test by a stable hash of its case's id.
+def part_of(nodeid: str, count: int) -> int:
+    """Return which of so many parts a test is in, from 0, by a stable hash of its case's id.
 
-    So it is where nobody knows where a case was last: it stays there whatever else is selected,
-    so that the spread between devices does not look like a change.
+    It stays there whatever else is selected.
     """
     _, bracket, parameters = nodeid.partition("[")
     name = parameters.rstrip("]") if bracket else nodeid
@@ -128,7 +127,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ours: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
-        (ours if device_of(item.nodeid, count) == number - 1 else others).append(item)
+        (ours if part_of(item.nodeid, count) == number - 1 else others).append(item)
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = ours

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, problem_of
-from bench_lib.plugin import devices
 from bench_lib.plugin.devices import DEVICE, WORKERS
 from bench_lib.plugin.reports import MeasuredTest, WaitingTest
 from bench_lib.plugin.session import Selection
@@ -104,25 +102,20 @@ class PerfSession(Selection):
     @cached_property
     def pace(self) -> Pace:
         """What the last runs on this hardware tell of tests."""
-        own = None if self.suite is None else self.suite.writer.path
+        own = "" if self.suite is None else self.suite.writer.run_id
         return pace.read(self.options.history, self.device().key, but=own)
 
     def plan(self, nodeids: Sequence[str], workers: int) -> Mapping[str, int]:
-        """Return which of so many xdist workers' devices measures each test.
+        """Return which of so many xdist workers' devices measures each test, in that order.
 
-        It is the one that measured it last, unless some would wait long for others.  Compiled cases
-        come first: devices compile at the same time then, and not beside what another one measures.
+        Compiled cases come first: devices compile at the same time then, and not beside what
+        another one measures.
         """
         if self._plan is None or not self._plan.keys() >= set(nodeids):
             index = {d.uuid: i for i, d in enumerate(self.devices[:workers]) if d.uuid}
-            homes, turn = {}, itertools.count()
-            for nodeid in sorted(nodeids, key=lambda each: not pace.is_compiled(each)):
-                uuid = self.pace.device_of(nodeid)
-                # Where nobody knows: as many on each that take long, the others by their names.
-                is_long = uuid not in index and pace.is_compiled(nodeid)
-                new = next(turn) % workers if is_long else devices.device_of(nodeid, workers)
-                homes[nodeid] = index.get(uuid, new)
-            self._plan = pace.balanced(homes, workers, self.pace.of)
+            last = {nodeid: self.pace.device_of(nodeid) for nodeid in nodeids}
+            homes = {nodeid: index[uuid] for nodeid, uuid in last.items() if uuid in index}
+            self._plan = pace.dealt(nodeids, workers, homes, self.pace)
             for idle in set(range(workers)) - set(self._plan.values()):
                 self.engine.unshare(self.devices[idle])
         return self._plan
