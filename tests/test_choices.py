@@ -536,25 +536,6 @@ def test_a_case_with_handed_choices_has_a_process_of_its_own(tmp_path):
     ]
 
 
-def test_caches_that_find_no_room_are_not_kept(tmp_path):
-    full = Fault("no room", "OSError: [Errno 122] Disk quota exceeded: '/home/a/.cache/x'\n...", "")
-    workers = Contexts({"a": [full, [0.01] * 20]}, DEVICE)
-    said = []
-    device = held(DEVICE, workers, tmp_path, say=said.append, choices=lambda _case: ACCEPTED)
-    cases = [make_case(id="a"), make_case(id="b")]
-    outcomes = [outcome for (outcome,) in device.measure_again(cases, 1)]
-    device.close()
-    assert [each.attempts[0].accepted for each in outcomes] == [True] * 2
-    assert [line for line in workers.log if " by " in line] == [
-        "context-1 a by choices",
-        "context-2 a by choices, anew",
-        "context-3 b by choices, anew",
-    ]
-    (sentence,) = said
-    remedy = f"free some space in {cache_folder()}"
-    assert sentence.endswith(f"Disk quota exceeded: '/home/a/.cache/x'; {remedy}")
-
-
 def test_no_room_for_temporary_files_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     full = Fault("no room", f"OSError: [Errno 28] No space left on device: '{tmp_path}/a'", "")

@@ -724,19 +724,6 @@ def test_slower_ranks_name_the_one_that_lags(tmp_path, suite, launched):
     assert len(said) == 1
 
 
-def test_ranks_that_wait_for_each_other_are_told_apart_by_their_own_time(tmp_path, suite, launched):
-    accept_ranks(tmp_path)
-    for slow, named in (range(6), 1), ((5,), 0):
-        run = suite(planned=6)
-        for process in range(6):
-            own = (0.004, 0.005 if process in slow else 0.004)
-            launched(run, 2, 0.011, process=process, own=own)
-        (record,) = run.judge()
-        assert record.status is Status.REGRESSED
-        assert sum("rank 1 takes 25.0% longer" in v.reason for v in record.verdicts) == named
-        assert any("rank 1" in v.reason for v in record.verdicts) == bool(named)
-
-
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_cases_of_many_ranks_are_accepted_and_judged_by_the_next_run(
     tmp_path, suite, launched, ranks

@@ -23,7 +23,6 @@ from bench_lib.engine.processes import (
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
 from bench_lib.engine.telemetry import (
     OTHERS_MEAN,
-    Neighbours,
     Sampler,
     others_now,
     stuck_at_c,
@@ -85,7 +84,8 @@ class HeldDevice:
         self._choices = choices
         self._start_watching = watch
         self._watcher: Sampler | None = None
-        self._neighbours = Neighbours(watch)
+        self._watchers_beside: dict[int, Sampler] = {}
+        """Telemetry of other ranks' devices, by index."""
         self._set_aside: set[str] = set()
         """Reasons to throttle that are stuck on this device."""
         self._found: dict[str, Environment] = {}
@@ -107,7 +107,6 @@ class HeldDevice:
                 described=functools.partial(self._before, name),
                 ranks_for=functools.partial(self._ranks_for, side),
                 give_way=self._companion.run,
-                say=settings.say,
                 # Where the reference alone judges, a pair is nothing without its other half.
                 most_lost=MOST_LOST if name == settings.candidate and settings.by_baseline else 1,
             )
@@ -310,7 +309,8 @@ class HeldDevice:
             for processes in self._sides.values():
                 stack.callback(processes.close)
             stack.callback(self._companion.close)
-            stack.callback(self._neighbours.close)
+            for watcher in self._watchers_beside.values():
+                stack.callback(watcher.close)
             if self._watcher is not None:
                 stack.callback(self._watcher.close)
 
@@ -324,8 +324,8 @@ class HeldDevice:
     ) -> list[Outcome]:
         """Measure a case in one process of each side; which is first alternates.
 
-        If the hardware disturbed the second half of a pair, both are measured again: after the wait
-        the first would not be of the same minute.
+        If the hardware disturbed the second half of a pair, both are measured again: the
+        first would not be of the same minute.
         """
         position = self._positions.setdefault(case.id, len(self._positions))
         order = in_turn(sides, process + position)
@@ -395,7 +395,9 @@ class HeldDevice:
         self, case: Case, process: int, side: str, asked: MeasureRequest = PLAIN
     ) -> Attempt:
         self.watch()
-        self._neighbours.watch(d for d in self._used_by(case) if d.index != self.device.index)
+        for device in self._used_by(case):
+            if device.index not in {self.device.index, *self._watchers_beside}:
+                self._watchers_beside[device.index] = self._start_watching(device)
         begin = time.monotonic()
         attempt = self._blank(case, process)
         try:
@@ -506,14 +508,17 @@ class HeldDevice:
         # Ranks of several hosts have equal numbers there, and nobody knows which are here.
         is_one_host = len(local) == len(set(local))
         names = {n: f"rank {n}" if is_one_host else "a rank" for n in local}
-        others = {
-            device.index: names[n]
-            for n, device in enumerate(self._all_devices)
-            if n in names and device.index != self.device.index
-        }
-        seen = self._neighbours.seen(*measurement.window_s, ranks=others, own=self._own())
-        # What is stuck in one device's driver is stuck in the others' too.
-        return {name: without(each, self._set_aside) for name, each in seen.items()}
+        found = {}
+        for n, device in enumerate(self._all_devices):
+            watcher = self._watchers_beside.get(device.index)
+            if n not in names or watcher is None:
+                continue
+            seen = watcher.window(*measurement.window_s, own=self._own())
+            if seen is not None:
+                place = f"GPU {device.index}" + (f" at {device.bdf}" if device.bdf else "")
+                # What is stuck in one device's driver is stuck in the others' too.
+                found[f"{names[n]} on {place}"] = without(seen, self._set_aside)
+        return found
 
     def _bursts_for(self, case: Case) -> Bursts | None:
         """Return the bursts to measure a case in, as its baseline was, or as this run began."""

@@ -18,9 +18,7 @@ from bench_lib import backends
 from bench_lib.backends import sysfs
 from bench_lib.engine.settings import Side
 from bench_lib.environment import fingerprint
-from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
-from bench_lib.launch.files import is_full
 from bench_lib.launch.ranks import Ranks
 from bench_lib.launch.wire import PRELOAD_VARIABLE
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
@@ -135,7 +133,6 @@ class Processes:
     most_lost: int
     """If the device can no longer be opened, that is the fault of up to so many cases in a row, and
     then the run's."""
-    say: Callable[[str], None]
 
     def __post_init__(self) -> None:
         """Nothing starts before it is needed."""
@@ -149,8 +146,6 @@ class Processes:
         self._group = -1, 0, ""
         """The process that ranks are open for, how many they are, and a name for them."""
         self._measured_by: list[int] = []
-        self._has_room = True
-        """Whether code that is compiled with handed choices stays; not once the disk was full."""
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
@@ -178,20 +173,7 @@ class Processes:
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        try:
-            keeps = asked.keeps and self._has_room
-            measurement = process.measure(case, replace(asked, keeps=keeps))
-        except CaseFault as error:
-            is_kept = keeps and asked.choices is not None
-            if not is_kept or error.fault.kind != "no room" or is_full(error.fault):
-                raise
-            self._has_room = False
-            why = error.fault.message.partition("\n")[0]
-            self.say(
-                f"no room to keep compiled code, so this run compiles it each time: {why}; "
-                f"free some space in {cache_folder()}"
-            )
-            return self._measured(case, number, asked)
+        measurement = process.measure(case, asked)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
         # Zygotes count their contexts from one, and a run may have several of them.
