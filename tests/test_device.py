@@ -20,7 +20,6 @@ from bench_lib.engine.telemetry import OTHERS_MEAN, TelemetrySample
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import Fault, Launch, RankSample
-from bench_lib.storage import history
 from bench_lib.verdict import validity
 
 DEVICE = gpus(1)[0]
@@ -212,13 +211,6 @@ def test_a_launcher_that_is_not_the_usual_one_is_part_of_the_environment(
 # --- contexts ------------------------------------------------------------------------------
 
 
-def test_one_context_serves_many_cases(bench, workers):
-    one = bench()
-    one.measure(make_case(id="a"))
-    one.measure(make_case(id="b"))
-    assert workers.log == ["fork context-1", "context-1 a", "context-1 b"]
-
-
 def test_every_case_is_measured_in_as_many_contexts_as_asked_for(bench, workers):
     three = bench(processes=3)
     (first,) = three.measure(make_case(id="a"))
@@ -245,12 +237,6 @@ def test_a_fault_ends_the_case_and_the_next_case_gets_a_fresh_context(bench, wor
     ]
 
 
-def test_a_fault_is_not_tried_again_in_the_other_processes(bench, workers):
-    workers.script["bad"] = [ABORT]
-    assert len(bench(processes=5).measure(make_case(id="bad"))[0].attempts) == 1
-
-
-LATE = Fault("time limit", "no answer within its time limit of 180 s", "warm-up", "")
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 
 
@@ -287,14 +273,6 @@ def test_a_throttle_reason_is_set_aside_by_name_only_if_an_idle_cool_device_give
         assert attempts[0].discarded.startswith("throttled: thermal for 100% of the time")
         assert attempts[0].invalid
         assert said == []
-
-
-def test_a_skip_keeps_the_context(bench, workers):
-    workers.script["odd"] = ["no TF32 here"]
-    one = bench()
-    assert one.measure(make_case(id="odd"))[0].skipped == "no TF32 here"
-    one.measure(make_case(id="a"))
-    assert workers.forks == 1
 
 
 def test_workers_that_never_start_stop_the_run(bench, workers):
@@ -364,12 +342,6 @@ def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason
     assert second.process == 0
 
 
-def test_what_stays_disturbed_is_taken_as_it_is(bench, workers):
-    workers.script["a"] = [SPREAD_OUT]
-    attempts = bench().measure(make_case(id="a"))[0].attempts
-    assert [attempt.accepted for attempt in attempts] == [False, True]
-
-
 def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):
     workers.asks_to_give_way = True
     one = bench()
@@ -401,26 +373,11 @@ def test_a_companion_that_is_gone_costs_no_case(bench, workers):
     assert workers.log[-3:] == ["fork context-3", "context-3 takes its turn", "context-1 b"]
 
 
-def test_the_environment_is_the_workers_own_words(bench):
-    (outcome,) = bench().measure(make_case(id="a"))
-    assert outcome.environment.torch == "2.9.0"
-    assert outcome.attempts[0].environment == history.reference(outcome.environment)
-
-
 def test_a_variable_that_was_set_for_a_side_is_in_its_environment(bench):
     told = {"MINE": "1", "BENCH_LIB_DATA": "folder"}
     (outcome,) = bench(sides={"": Side(environment=told)}).measure(make_case(id="a"))
     assert "MINE" in outcome.environment.variables
     assert "BENCH_LIB_DATA" not in outcome.environment.variables
-
-
-def test_a_device_in_use_is_waited_for_and_then_refused_by_name(bench):
-    bench()
-    said = []
-    with pytest.raises(DeviceBusyError, match=r"mi300x .* is in use by .*perf_lock_wait"):
-        bench(say=said.append)
-    assert len(said) == 1
-    assert said[0].startswith("waiting for mi300x, in use by process")
 
 
 def test_closing_ends_workers_and_telemetry_and_frees_the_device(bench, workers, tmp_path):
@@ -650,25 +607,6 @@ def test_launches_that_would_be_in_each_others_way_are_ended(bench, monkeypatch)
     assert ranks.started == [2, 3, 2]
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        (LaunchCommand("torchrun", ("torchrun",), 2), False),
-        (LaunchCommand("mpirun", ("mpirun",), 2, hosts=None), True),
-        (LaunchCommand("srun", ("srun",), 2), True),
-    ],
-)
-def test_a_launch_is_alone_where_another_would_wait_for_it(command, expected):
-    assert command.is_alone is expected
-
-
-def test_every_process_of_a_case_of_several_ranks_is_a_fresh_one(bench, monkeypatch):
-    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(answering))
-    (outcome,) = bench(processes=3).measure(make_case(launch=Launch(ranks=2)))
-    assert [attempt.process for attempt in outcome.attempts] == [0, 1, 2]
-    assert len({attempt.measurement.context_id for attempt in outcome.attempts}) == 3
-
-
 @pytest.mark.parametrize("times", [[0.0] * 20, [-0.01] * 20])
 def test_times_that_no_clock_gives_end_nothing(bench, workers, times):
     workers.script["odd"] = [times]
@@ -707,11 +645,6 @@ def test_a_case_that_cannot_be_looked_into_says_why_and_the_next_one_can(bench, 
     assert [line for line in workers.log if line.startswith("fork")] == [
         *("fork context-1", "fork context-2")
     ]
-
-
-def test_nothing_to_look_into_opens_nothing(bench, workers):
-    assert list(bench().profile([])) == []
-    assert workers.log == []
 
 
 def test_what_is_measured_when_a_run_is_interrupted_starts_no_more_workers(bench, workers):

@@ -11,12 +11,12 @@ from dataclasses import replace
 import builders
 import pytest
 from builders import make_case, make_fault, make_measurement, make_telemetry, the_run
-from standins.worker import Contexts, Watch, gpus, held, held_class, nobody_shares, ranks_that
+from standins.worker import Contexts, Watch, gpus, held, held_class, ranks_that
 
 from bench_lib.engine import engine
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.engine.settings import PLANNED, REFERENCE, Settings, Side, nodeid_of
+from bench_lib.engine.settings import PLANNED, REFERENCE, Settings, Side
 from bench_lib.model import Launch, Limits, Numerics, Status
 from bench_lib.storage import facts, history
 from bench_lib.studies.figures import figures_of
@@ -44,17 +44,6 @@ def opened(tmp_path, monkeypatch):
 def accept(folder, *case_ids, cosine=None, **fields):
     process = {"clock_mhz": 2100.0, "clock_source": "sysfs", "cosine": cosine}
     builders.accept(folder, DEVICE, *case_ids, process=process, **fields)
-
-
-def test_a_command_writes_down_what_it_measures_and_by_which_command(opened, tmp_path):
-    with opened({}) as run:
-        record = run.measure(CASE)
-        assert run.conclude()
-    assert [a.accepted for a in record.attempts] == [True]
-    kept = the_run(tmp_path)
-    assert (kept.finished, kept.exit_status, kept.path) == (True, 0, run.suite.writer.path)
-    assert kept.records[CASE.id].nodeid == nodeid_of("precision", CASE.id)
-    assert kept.records[CASE.id].status is None
 
 
 @pytest.mark.parametrize("needed", [False, True])
@@ -108,15 +97,6 @@ def test_a_measurement_that_was_made_elsewhere_is_written_down_like_any_other(op
     assert (environment.torch, environment.threads) == ("2.10.0", 3)
 
 
-def test_what_the_hardware_spoils_elsewhere_is_not_accepted_either(opened):
-    about = {"began_s": time.monotonic(), "versions": {}, "threads": 1}
-    with opened({}, seen=[make_telemetry(foreign_processes=[41])]) as run:
-        made = make_measurement(case_id=CASE.id)
-        (attempt,) = run.held.take_in(CASE, made, pids=[], **about).attempts
-    assert (attempt.accepted, attempt.invalid) == (False, True)
-    assert attempt.discarded == "shared with process 41"
-
-
 def test_processes_of_ours_are_no_strangers(opened, monkeypatch):
     watch = Watch(make_telemetry())
     monkeypatch.setattr("standins.worker.Watch", lambda *_seen: watch)
@@ -142,16 +122,6 @@ def test_what_was_measured_before_something_stopped_it_is_kept(opened, tmp_path)
     with opened({}) as run:
         run.measure(CASE)
     assert (the_run(tmp_path).finished, list(the_run(tmp_path).records)) == (False, [CASE.id])
-
-
-def test_a_case_is_judged_like_the_suites(opened, tmp_path):
-    accept(tmp_path / "baselines", CASE.id)
-    with opened({}, judged=True) as run:
-        run.measure(CASE)
-        assert run.conclude()
-    (record,) = run.suite.records.values()
-    assert record.status is Status.OK
-    assert the_run(tmp_path).records[CASE.id].status is Status.OK
 
 
 def test_a_slower_case_is_measured_again_up_to_the_planned_number_and_fails(opened, tmp_path):
@@ -218,13 +188,6 @@ def test_a_case_is_judged_by_the_limits_that_the_suite_has_for_it(opened, tmp_pa
         assert run.conclude()
     (record,) = run.suite.records.values()
     assert (record.status, record.case.limits.tolerance) == (Status.OK, 0.2)
-
-
-def test_a_case_without_a_baseline_passes(opened):
-    with opened({}, judged=True) as run:
-        run.measure(CASE)
-        assert run.conclude()
-    assert run.suite.records[CASE.id].status is Status.NO_BASELINE
 
 
 # ---- several ranks --------------------------------------------------------------------------
@@ -380,15 +343,6 @@ def test_workers_that_would_start_otherwise_now_are_ended(tmp_path, monkeypatch)
     assert log == ["start 0"]
 
 
-def test_workers_that_cannot_be_shared_start_where_they_are_needed(tmp_path, monkeypatch):
-    log = starting(monkeypatch, tmp_path)
-    monkeypatch.setattr(engine.processes, "share", nobody_shares)
-    with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
-        assert run.share(DEVICE) == {}
-        assert run.attempt(CASE)[0].fault is None
-    assert log == ["start 0"]
-
-
 @pytest.mark.parametrize("are_there", [True, False])
 def test_who_is_told_of_shared_workers_joins_them(tmp_path, monkeypatch, are_there):
     log = starting(monkeypatch, tmp_path)
@@ -419,13 +373,6 @@ def workers(monkeypatch):
     return Contexts({}, DEVICE)
 
 
-def test_a_fresh_process_of_a_second_look_only_measures(workers, tmp_path):
-    other = make_case(id="vgg16-b32")
-    with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
-        list(device.measure_again([CASE, other], 1, known={CASE.id}))
-    assert ["numerics" in known for known in workers.known] == [True, False]
-
-
 def test_a_case_without_a_baseline_is_checked_in_its_first_pair_alone(opened, monkeypatch):
     asked = []
 
@@ -440,12 +387,6 @@ def test_a_case_without_a_baseline_is_checked_in_its_first_pair_alone(opened, mo
         monkeypatch.setattr(type(run.suite), "suspicious", lambda suite: [*suite.records.values()])
         run.look_again()
     assert asked == [(1, [CASE.id], {CASE.id})]
-
-
-def test_numerics_are_checked_in_the_first_of_the_planned_processes(workers, tmp_path):
-    with contextlib.closing(held(DEVICE, workers, tmp_path, processes=3)) as device:
-        device.measure(CASE)
-    assert ["numerics" in known for known in workers.known] == [False, True, True]
 
 
 def test_numerics_that_are_not_finite_are_checked_in_every_process(monkeypatch, tmp_path):
@@ -517,23 +458,6 @@ def test_sound_numerics_are_not_computed_by_the_next_run_of_the_same_software(
     assert told[0] == told[1] != []
 
 
-@pytest.mark.usefixtures("workers")
-def test_numerics_of_last_week_are_not_kept_for_another_one(opened, tmp_path):
-    accept(tmp_path / "baselines", CASE.id, cosine=0.9999)
-
-    def run_once():
-        with opened({}, judged=True) as run:
-            run.measure(CASE)
-            run.conclude()
-        (kept,) = (path for path in facts.folder().iterdir() if b"cosine" in path.read_bytes())
-        return kept
-
-    path = run_once()
-    then = {**json.loads(path.read_text()), "found_s": time.time() - 6 * 86_400}
-    path.write_text(json.dumps(then))
-    assert json.loads(run_once().read_text()) == then
-
-
 def _keep_sound(device):
     (found,) = device.measure(CASE)
     facts.keep_numerics(CASE, found.environment, DEVICE.uuid, Numerics(finite=True, cosine=1.0))
@@ -544,17 +468,6 @@ def test_a_second_look_takes_no_numerics_from_an_earlier_run(workers, tmp_path):
         _keep_sound(device)
         list(device.measure_again([CASE], 1))
     assert ["numerics" in known for known in workers.known] == [False, False]
-
-
-def test_what_is_not_finite_now_was_no_better_in_an_earlier_run(monkeypatch, tmp_path):
-    wrong = functools.partial(make_measurement, numerics=Numerics(finite=False))
-    monkeypatch.setattr("standins.worker.make_measurement", wrong)
-    workers = Contexts({}, DEVICE)
-    with contextlib.closing(held(DEVICE, workers, tmp_path)) as device:
-        _keep_sound(device)
-    with contextlib.closing(held(DEVICE, workers, tmp_path, processes=3)) as device:
-        device.measure(CASE)
-    assert ["numerics" in known for known in workers.known[1:]] == [False, False, False]
 
 
 def test_an_earlier_run_s_numerics_are_forgotten_where_they_are_wrong_now(

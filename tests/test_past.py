@@ -13,7 +13,6 @@ from builders import (
     make_baseline,
     make_case,
     make_environment,
-    make_hardware,
     make_measurement,
     make_process,
     make_record,
@@ -25,7 +24,7 @@ from standins.worker import Contexts, gpus, held
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import Baselines, Suite
-from bench_lib.model import Quarantine, SlowDown, Status
+from bench_lib.model import SlowDown, Status
 from bench_lib.plugin import running
 from bench_lib.plugin.measuring import SESSION
 from bench_lib.storage import baselines, history
@@ -157,20 +156,6 @@ def test_what_is_fast_again_is_told_no_more(tmp_path, tonight):
     assert [one.told_by for one in tonight(0.01009).slow_downs] == ["0c0c0c0c"]
     for day in range(30, 40):
         a_night(tmp_path, day, QUIET[day - 30])
-    assert not tonight(0.01).slow_downs
-
-
-def test_a_case_in_quarantine_takes_no_part(tmp_path, tonight):
-    accept(tmp_path, held=Quarantine("known", "2999-12-31", ACCEPTED))
-    slower(tmp_path)
-    assert not tonight(0.01009).slow_downs
-
-
-def test_nights_of_other_hardware_tell_nothing(tmp_path, tonight):
-    accept(tmp_path)
-    for day, seconds in enumerate(QUIET):
-        a_night(tmp_path, day, seconds)
-        a_night(tmp_path, day, seconds * 0.97, device=make_hardware(key="mi250x"))
     assert not tonight(0.01).slow_downs
 
 

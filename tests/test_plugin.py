@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import datetime as dt
 import fcntl
-import gzip
 import html
 import json
 import os
@@ -231,12 +229,6 @@ def test_a_first_run_passes_and_says_how_to_make_a_baseline(suite, pytester):
     assert [record.status for record in run.records.values()] == [Status.NO_BASELINE] * 2
 
 
-def test_strict_fails_on_a_missing_baseline(suite):
-    result = suite()("--perf-strict")
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["NO_BASELINE *test_step?alpha? - latency: *"])
-
-
 def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
@@ -282,15 +274,6 @@ def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester)
     (kept,) = runs_in(pytester)
     assert kept.records["alpha"].kernels == KERNELS
     assert kept.records["beta"].kernels is None
-
-
-def test_kernels_of_a_first_run_are_kept_for_its_baseline_unless_refused(suite, pytester):
-    run = suite()
-    run()
-    run("-o", "perf_kernels=none").stdout.no_fnmatch_line("looking into*")
-    first, second = runs_in(pytester)
-    assert [r.kernels for r in first.records.values()] == [KERNELS, KERNELS]
-    assert [r.kernels for r in second.records.values()] == [None, None]
 
 
 def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suite, pytester):
@@ -409,20 +392,6 @@ def test_a_quarantine_that_is_over_fails_loudly(suite, pytester):
     )
 
 
-def test_a_quarantine_that_ends_while_the_suite_runs_holds_for_what_was_measured(
-    suite, pytester, monkeypatch
-):
-    run = suite("{'alpha': [[0.0105] * 20]}")
-    accept(pytester, "alpha", TEN_MS)
-    today = history.utc_today()
-    quarantine(pytester, "alpha", today.isoformat())
-    tomorrow = today + dt.timedelta(days=1)
-    monkeypatch.setattr("bench_lib.plugin.measuring.utc_today", lambda: tomorrow)
-    result = run()
-    result.stdout.fnmatch_lines(["alpha *(REGRESSED)*"])
-    result.assert_outcomes(passed=2)
-
-
 def test_last_failed_runs_the_regressed_case_again(suite, pytester):
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
@@ -483,11 +452,6 @@ def test_the_tier_fits_the_machine_and_can_be_chosen(suite):
     run("-m", "gate").assert_outcomes(deselected=2)
 
 
-def test_a_gpu_gets_the_gate(suite):
-    result = suite(devices="gpus(1)")()
-    result.stdout.fnmatch_lines(["gamma *NO_BASELINE*", "run * on mi300x: 1 NO_BASELINE"])
-
-
 def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester, monkeypatch):
     run = suite()
     result = run("--perf-processes", "5")
@@ -542,24 +506,6 @@ def test_a_typo_in_the_matrix_is_one_clear_error(suite, pytester, words):
     assert "ERROR" not in result.stdout.str()
     assert "resnet5" not in result.stdout.str()
     assert "Traceback" not in result.stdout.str() + result.stderr.str()
-
-
-def test_a_typo_in_the_matrix_is_one_error_of_all_workers(suite, pytester):
-    result = with_typo(suite, pytester, devices="gpus(2)")("-n", "2")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([SAYS_SO])
-
-
-def test_a_mark_that_names_no_table_is_its_file_s_own_mistake(suite, pytester):
-    run = suite()
-    text = TEST_FILE.replace("factory", "factories")
-    pytester.path.joinpath("perf_tests", "test_more.py").write_text(text)
-    result = run("--continue-on-collection-errors")
-    result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(
-        ["*ERROR collecting perf_tests/test_more.py*", "perf_cases names factories; it takes one*"]
-    )
 
 
 def test_a_worker_that_cannot_say_its_networks_is_one_error(suite, pytester):
@@ -639,31 +585,6 @@ history.Writer.attempt = attempt
 EVERYWHERE = pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "xdist"])
 
 
-TASKS = """
-[[gate.language_models]]
-network = "llama-tiny"
-batch_size = 1
-length = 8
-task = ["train", "infer", "prefill", "decode"]
-
-[[gate.factory]]
-id = "own"
-target = "steps:step"
-params = { task = "embed" }
-"""
-
-
-def test_a_case_is_chosen_by_its_task_where_only_known_markers_are_allowed(suite, pytester):
-    run = suite(devices="gpus(1)", matrix=TASKS)
-    pytester.path.joinpath("perf_tests", "test_models.py").write_text(
-        TEST_FILE.replace("factory", "language_models")
-    )
-    run("--collect-only", "-q").stdout.fnmatch_lines(["5 tests collected*"])
-    for task in ("train", "infer", "prefill", "decode"):
-        found = run("--collect-only", "-q", "-m", task)
-        found.stdout.fnmatch_lines([f"*llama-tiny-*-{task}]", "1/5 tests collected*"])
-
-
 def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester):
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(12)
@@ -682,28 +603,6 @@ def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester)
     assert tests.pop("test_step[case-3]") == {}
     assert [found["perf_status"] for found in tests.values()] == [["NO_BASELINE"]] * 11
     assert [found["perf_run"] for found in tests.values()] == [[kept.run_id]] * 11
-
-
-def test_xdist_sends_a_case_where_it_was_last(suite, pytester):
-    matrix = "".join(
-        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4)
-    )
-    run = suite(devices="gpus(2)", matrix=matrix)
-    run("-n", "2").assert_outcomes(passed=4)
-    (first,) = history.files(pytester.path / "history")
-    uuids = [f"GPU-{n:016x}" for n in (1, 2)]
-    even = re.sub(
-        r'"took_s":[0-9.e-]+', '"took_s":0.0', gzip.decompress(first.read_bytes()).decode()
-    )
-    # All took as long, or cases would move.
-    swapped = even.replace(uuids[0], "x").replace(uuids[1], uuids[0])
-    first.write_bytes(gzip.compress(swapped.replace('"x"', f'"{uuids[1]}"').encode()))
-    before = history.read(first)
-    run("-n", "2").assert_outcomes(passed=4)
-    after = max(runs_in(pytester), key=lambda kept: kept.path.stat().st_mtime_ns)
-    assert after.run_id != before.run_id
-    for case_id, record in before.records.items():
-        assert after.records[case_id].attempts[0].device_uuid == record.attempts[0].device_uuid
 
 
 NOTED = """
@@ -864,21 +763,6 @@ def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suit
     again = run("--lf", "--collect-only", "-q")
     again.stdout.fnmatch_lines(["*[[]case-0[]]", "*[[]two-1[]]", "*[[]two-3[]]"])
     again.stdout.no_fnmatch_line("*two-[02]*")
-
-
-def test_without_a_launcher_what_waited_fails_with_its_word(suite, pytester):
-    run = suite(devices="gpus(2)", matrix=SEVERAL)
-    with_ranks(pytester, '{"two-0": LaunchError("there is no mpirun in PATH")}')
-    result = run("-n", "2", *UNSEEN)
-    result.assert_outcomes(passed=4, failed=2)
-    result.stdout.fnmatch_lines(["stopped: there is no mpirun in PATH"])
-    assert result.ret != 0
-
-
-def test_an_unknown_launcher_is_refused_at_once(suite):
-    result = suite()("-o", "perf_launcher=prun -n 2")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*'prun -n 2'; it has to be torchrun, mpirun or srun*"])
 
 
 def test_more_workers_than_gpus_are_refused_with_the_reason(suite):
@@ -1220,25 +1104,6 @@ def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(sui
     assert all(a.invalid and a.measurement is not None for a in record.attempts)
 
 
-def test_a_device_that_is_free_again_at_the_end_has_its_cases_judged(suite, pytester):
-    accept(pytester, "alpha", TEN_MS)
-    run = suite(seen=[SHARED, SHARED, ""])
-    result = run("-k", "alpha")
-    assert result.ret == pytest.ExitCode.OK
-    (record,) = runs_in(pytester)[0].records.values()
-    assert record.status is Status.OK
-    assert [(a.process, a.accepted) for a in record.attempts] == [(0, False), (0, False), (1, True)]
-    result.stdout.fnmatch_lines(["*alpha: discarded: shared with process 41 (rvs)*"])
-
-
-def test_a_clock_below_the_baselines_is_invalid(suite, pytester):
-    accept(pytester, "alpha", TEN_MS, clock_mhz=2100.0)
-    suite(seen=["clock_mhz=1050.0"])("-k", "alpha")
-    (kept,) = runs_in(pytester)
-    assert kept.records["alpha"].status is Status.INVALID
-    assert "CPU clock 1050 MHz against 2100 MHz" in kept.records["alpha"].verdicts[0].reason
-
-
 def test_a_device_that_cannot_be_watched_fails_nothing(suite, pytester):
     run = suite()
     with pytester.path.joinpath("conftest.py").open("a") as file:
@@ -1372,17 +1237,6 @@ def test_the_last_line_says_in_one_how_the_night_went(suite, pytester):
     )
     quarantine(pytester, "alpha", "2999-12-31")
     run().stdout.fnmatch_lines(["run *: 1 ERROR, 1 REGRESSED; failed: beta"])
-
-
-def test_the_table_fits_a_narrow_terminal_and_colours_what_failed(suite, pytester):
-    run = suite("{'alpha': [[0.0105] * 20]}")
-    accept(pytester, "alpha", TEN_MS)
-    _, lines = in_terminal(pytester, columns=60)
-    start = next(i for i, line in enumerate(lines) if line.startswith("case "))
-    assert all(len(line) <= 60 for line in lines[start : start + 3])
-    result = run("--color=yes")
-    assert any(line.startswith("\x1b[31malpha ") for line in result.outlines)
-    assert any(line.startswith("beta ") for line in result.outlines)
 
 
 def test_junit_tells_the_cases_of_one_test_apart(suite, pytester):
@@ -1611,14 +1465,6 @@ def test_tests_that_measure_are_found_without_any_setting(suite, pytester):
     result = run("-m", "smoke", "--strict-markers")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["measuring on cpu-test-2c, tier smoke"])
-
-
-def test_without_any_setting_a_typo_in_the_matrix_is_one_clear_error_too(suite, pytester):
-    run = suite(matrix=MATRIX.replace("target", "tarrget"))
-    pytester.makeini("[pytest]\n")
-    result = run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *matrix.toml: *'tarrget'*"])
 
 
 TIMEOUT = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import json
 import math
 import random
 import re
@@ -362,15 +361,6 @@ def test_a_case_without_a_baseline_is_judged_by_its_pairs(bed):
     assert [v.status for v in record.verdicts if v.against == "pinned"] == [Status.NO_BASELINE]
 
 
-def test_a_baseline_that_does_not_know_its_environment_is_no_obstacle(bed):
-    slow_here(bed, there=SLOW)
-    (path,) = (bed.folder / "baselines").glob("*.json")
-    document = json.loads(path.read_text())
-    document["environments"] = {}
-    path.write_text(json.dumps(document))
-    assert bed.run(CASE)[CASE.id].status is Status.OK
-
-
 def test_a_clock_that_both_sides_share_spoils_no_pair(bed):
     accept(bed, CASE.id, process={"clock_mhz": 2000.0, "clock_source": "stand-in"})
     bed.seen = [make_telemetry(clock_mhz=1500.0, source="stand-in")]
@@ -395,21 +385,6 @@ def test_a_device_that_no_baseline_knows_is_named_with_the_instrument(bed):
     assert bed.said[-1] == f"against 5 processes on 1 device; {words}"
 
 
-def test_one_accepted_process_does_not_tell_what_a_reference_would_detect(bed, monkeypatch):
-    monkeypatch.setattr("builders.TEN_MS", builders.TEN_MS[:1])
-    accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
-    bed.run(CASE, sides={"": Side()})
-    words = "this device is new: --perf-reference cancels devices"
-    assert bed.said[-1] == f"against 1 process on 1 device; {words}"
-
-
-def test_what_is_faster_in_the_reference_too_is_no_improvement(bed):
-    fast = [0.0095] * 20
-    bed.here.script[CASE.id], bed.there.script[CASE.id] = [fast], [fast]
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, len(record.attempts)) == (Status.OK, 1)
-
-
 def test_what_is_faster_than_the_reference_has_three_pairs_and_is_improved(bed):
     bed.here.script[CASE.id] = [[0.0095] * 20]
     record = bed.run(CASE)[CASE.id]
@@ -425,29 +400,11 @@ def test_a_slow_down_that_a_faster_device_would_hide_is_found(bed):
     assert of(record, "pinned").status is Status.OK
 
 
-def test_on_an_unknown_device_a_pair_tells_more_than_the_baseline(bed):
-    accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
-    record = bed.run(CASE)[CASE.id]
-    answer = of(record, "reference")
-    assert (record.status, len(record.attempts)) == (Status.OK, 1)
-    assert 0.01 < answer.detectable_effect < 0.015 < of(record, "pinned").detectable_effect
-
-
 def test_a_pair_that_looks_fine_is_followed_by_more_until_they_exclude_a_slow_down(bed):
     bed.here.script[CASE.id] = [[0.010097] * 20, *[[0.0102] * 20] * 20]
     bed.there.script[CASE.id] = [USUAL]
     record = bed.run(CASE)[CASE.id]
     assert (record.status, len(record.attempts)) == (Status.REGRESSED, 3)
-
-
-def test_pairs_end_with_the_budget(bed, monkeypatch):
-    slow_here(bed)
-    seconds = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(engine.time, "monotonic", lambda: next(seconds))
-    record = bed.run(CASE, budget_s=150.0)[CASE.id]
-    assert len(record.attempts) == 2
-    words = "1 case could be decided by another pair; the budget of 150 s is spent"
-    assert words in bed.said
 
 
 def test_a_slow_reference_spends_the_budget_on_the_worst_cases_and_no_more(bed, monkeypatch):
@@ -577,13 +534,6 @@ def test_a_reference_whose_workers_do_not_start_is_refused(bed, problem, words):
     assert refused(bed) == f"the reference {bed.reference} does not start: {words}"
 
 
-def test_a_reference_without_torch_is_refused(bed):
-    bed.uninstalled = "it has no torch; install torch and torchvision there"
-    why = refused(bed)
-    assert why == f"the reference {bed.reference} does not start: {bed.uninstalled}"
-    assert bed.there.log == []
-
-
 def test_a_reference_with_another_device_is_refused(bed):
     bed.there.device = builders.make_hardware(name="AMD Instinct MI210", arch="gfx90a", uuid=None)
     refused(bed, "does not start: the worker opened another device than mi300x")
@@ -605,12 +555,6 @@ def test_this_environment_itself_is_measured_where_that_is_asked_for(bed):
     assert f"in turns with torch {TONIGHTS} (this environment itself)" in bed.said
 
 
-def test_the_same_packages_in_another_place_are_a_reference(bed):
-    slow_here(bed)
-    bed.there.versions["torch"] = TONIGHTS
-    assert of(bed.run(CASE)[CASE.id], "reference").status is Status.REGRESSED
-
-
 def test_a_case_that_the_reference_lacks_is_judged_by_its_baseline(bed):
     slow_here(bed, CASE, OTHER)
     bed.there.script[CASE.id] = ["torchvision 0.10 has no resnet50"]
@@ -621,15 +565,6 @@ def test_a_case_that_the_reference_lacks_is_judged_by_its_baseline(bed):
     )
     assert records[CASE.id].status is Status.REGRESSED
     assert len([line for line in bed.there.log if line.endswith(CASE.id)]) == 1
-
-
-def test_a_case_that_fails_in_the_reference_is_judged_by_its_baseline(bed):
-    slow_here(bed)
-    bed.there.script[CASE.id] = [make_fault()]
-    record = bed.run(CASE)[CASE.id]
-    words = "the reference fails: out of memory in first step: tried to allocate 2.00 GiB"
-    assert of(record, "pinned").reason.endswith(f"; not measured in turns: {words}")
-    assert record.status is Status.REGRESSED
 
 
 def test_a_case_that_fails_here_is_not_measured_in_the_reference(bed):
@@ -650,12 +585,6 @@ def test_pairs_stay_where_the_reference_is_gone_half_way_and_the_baseline_judges
     assert [line for line in bed.said if line.startswith("warning")] == [words + why]
 
 
-def test_a_reference_that_is_much_slower_is_no_obstacle(bed):
-    bed.there.script[CASE.id] = [[0.1] * 20]
-    record = bed.run(CASE)[CASE.id]
-    assert (record.status, len(record.attempts)) == (Status.IMPROVED, 3)
-
-
 def test_caches_that_are_cold_on_one_side_only_are_named(bed, monkeypatch):
     slow_here(bed)
     monkeypatch.setattr(
@@ -674,17 +603,6 @@ def read(pytester, ini, *words):
     pytester.makeini(f"[pytest]\n{ini}")
     sides = session.read_options(pytester.parseconfig(*LOAD, *words)).settings.sides
     return sides.get(REFERENCE)
-
-
-@pytest.mark.parametrize(("ini", "own"), [("", False), ("perf_own_choices = true", True)])
-def test_the_ini_file_lets_compilers_choose_for_themselves(pytester, ini, own):
-    pytester.makeini(f"[pytest]\n{ini}")
-    settings = session.read_options(pytester.parseconfig(*LOAD)).settings
-    assert settings.own_choices is own
-
-
-def test_nothing_is_a_reference_unless_it_is_named(pytester):
-    assert read(pytester, "") is None
 
 
 def test_the_ini_file_names_an_interpreter_with_its_variables(pytester):
@@ -827,18 +745,6 @@ def test_pairs_go_on_where_it_is_open_whether_a_case_is_slower(pairs, fields, mo
     assert judged(pairs, **fields)[0] is more
 
 
-def test_an_interval_down_to_nothing_leaves_a_case_open():
-    answer = Verdict(
-        *(Status.OK, "latency", "told"),
-        ratio=1.0,
-        interval=(0.0, math.inf),
-        tolerance=0.01,
-        against="reference",
-    )
-    pairs = [(make_process(), make_process())]
-    assert turns.want_more([answer], Evidence([make_process()], None, turns=Turns("old", pairs, 6)))
-
-
 def test_one_pair_that_stalled_is_followed_by_another():
     stalled = Verdict(Status.SUSPECT, "throughput", "told", ratio=1.08, against="reference")
     pairs = [(make_process(), make_process())] * 3
@@ -948,12 +854,6 @@ def test_device_time_is_asked_of_pairs_that_waited_for_their_host():
     assert told("log_device", (0.0, 0.0), host_bound=True) is not None
 
 
-def test_turns_answer_what_chance_judges_of_each_process():
-    metrics = ("latency", "memory", "no such metric")
-    found = [turns.can_answer(Verdict(Status.OK, name, "")) for name in metrics]
-    assert found == [True, False, False]
-
-
 def test_pairs_borrow_the_spread_of_processes_of_one_run_on_one_device():
     old = [
         make_process(worker=worker, device_uuid=device, log_median=log_median)
@@ -988,19 +888,6 @@ def test_what_is_judged_without_the_reference_is_asked_nothing():
     )
     assert asked("device", replayed, replayed) is not None
     assert asked("device", replayed, summed) is None
-
-
-def test_pairs_borrow_only_what_was_measured_alike():
-    old = [
-        make_process(worker=f"a/{i}", log_device=x, device_source=source)
-        for i, (x, source) in enumerate([(0.0, "graph"), (1.0, "graph"), (5.0, "kernels")])
-    ]
-    evidence = Evidence([make_process()], replace(make_baseline(), processes=old))
-    question = told(
-        "log_device", (0.0, 0.0), evidence=evidence, host_bound=True, device_source="graph"
-    )
-    (group,) = question.contrast.alike
-    assert sorted(group) == [0.0, pytest.approx(2**0.5)]
 
 
 def test_only_what_pairs_could_have_told_says_why_there_are_none():

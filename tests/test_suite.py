@@ -47,7 +47,6 @@ from bench_lib.verdict.statistics.change import UNMEASURED, guessed_device
 from bench_lib.worker.workloads import NAMED
 
 DEVICE = gpus(1)[0]
-EARLY, LATER = "2026-01-01T02:00:00Z", "2026-01-02T02:00:00Z"
 TODAY = dt.date(2026, 11, 21)
 ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
 TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
@@ -105,14 +104,6 @@ def accept(tmp_path, *case_ids, log_medians=TEN_MS, environment=None, **fields):
     baselines.write(file, changes, DEVICE, {"e0e0e0e0": environment or make_environment()})
 
 
-def test_an_environment_that_comes_with_every_case_is_kept_once(suite, outcome_of):
-    night = suite()
-    for case_id in ("a", "b"):
-        outcome = outcome_of(case_id, [0.01] * 20)
-        night.note(replace(outcome, environment=replace(outcome.environment)), None)
-    assert len({id(each.environment) for each in night._outcomes.values()}) == 1
-
-
 def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(bench, suite, outcome_of):
     run = suite()
     good = outcome_of("a", [0.01] * 20)
@@ -124,15 +115,6 @@ def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(bench,
     (record,) = run.judge()
     assert record.status is Status.INVALID
     assert record.verdicts[0].reason == "shared with process 41"
-
-
-def test_what_came_out_well_in_the_end_is_not_spoilt(bench, suite, outcome_of):
-    run = suite()
-    good = outcome_of("a", [0.01] * 20)
-    spoilt = replace(good.attempts[0], accepted=False, invalid=True, discarded="shared")
-    run.note(replace(good, attempts=[spoilt, *good.attempts]), None)
-    assert run.spoilt() == []
-    assert run.judge()[0].status is Status.NO_BASELINE
 
 
 def test_a_run_that_fills_the_caches_is_judged_by_how_full_they_were_before(
@@ -177,37 +159,6 @@ def test_records_are_judged_by_the_baseline_of_their_hardware(tmp_path, bench, s
     assert [a.confirms for a in kept.records["slow"].attempts] == [False, True]
     assert kept.finished
     assert kept.problems == []
-
-
-def test_judging_twice_writes_each_verdict_once(suite, outcome_of):
-    run = suite()
-    run.note(outcome_of("a", [0.01] * 20), None)
-    run.judge()
-    run.judge()
-    run.writer.close()
-    lines = run.writer.path.read_text().splitlines()
-    assert sum('"kind":"verdict"' in line for line in lines) == 1
-
-
-def test_one_process_alone_is_suspected_and_not_condemned(tmp_path, suite, outcome_of):
-    accept(tmp_path, "a")
-    run = suite()
-    run.note(outcome_of("a", [0.02] * 20), None)
-    (record,) = run.judge()
-    assert record.status is Status.SUSPECT
-    assert "one process decides nothing" in record.verdicts[0].reason
-
-
-def test_a_case_that_is_fast_again_is_not_suspicious_any_more(tmp_path, bench, suite, outcome_of):
-    accept(tmp_path, "a")
-    run = suite(planned=6)
-    run.note(outcome_of("a", [0.0102] * 20), None)
-    assert len(run.suspicious()) == 1
-    bench.script["a"] = [[0.01] * 20]
-    for process in (1, 2):
-        again(bench, run, "a", process=process)
-    assert run.suspicious() == []
-    assert [record.status for record in run.judge()] == [Status.OK]
 
 
 def test_what_changed_since_the_baseline_is_named(tmp_path, suite, outcome_of):
@@ -607,15 +558,6 @@ def test_why_no_kernel_is_named_is_said(tmp_path, bench, suite, outcome_of, *, k
     assert words in record.verdicts[0].reason
 
 
-def test_where_nobody_looked_nothing_is_said_of_kernels(tmp_path, bench, suite, outcome_of):
-    accept(tmp_path, "a", kernels=kernels(gemm=8))
-    run = suite(planned=6)
-    slow(bench, run, outcome_of)
-    (record,) = run.judge()
-    assert record.status is Status.REGRESSED
-    assert "kernel" not in record.verdicts[0].reason
-
-
 @pytest.mark.parametrize(
     "made",
     [
@@ -629,27 +571,6 @@ def test_a_cold_case_and_somebody_elses_program_are_not_looked_into(suite, outco
     outcome = outcome_of("new", [0.01] * 20)
     run.note(replace(outcome, case=made(outcome.case)), None)
     assert run.to_look_into("all") == []
-
-
-def test_more_memory_is_not_explained_by_kernels(tmp_path, bench, suite, outcome_of):
-    accept(tmp_path, "a", kernels=kernels(gemm=8))
-    run = suite(planned=6)
-    slow(bench, run, outcome_of, seconds=0.01)
-    run.note_kernels("a", kernels(gemm=12))
-    record = run.records["a"]
-    worse = replace(record, verdicts=[make_verdict(status=Status.REGRESSED, metric="memory")])
-    assert run._explained(worse) == worse
-
-
-def test_kernels_of_what_is_no_slower_change_no_verdict(tmp_path, bench, suite, outcome_of):
-    accept(tmp_path, "a", kernels=kernels(gemm=8))
-    run = suite(planned=6)
-    slow(bench, run, outcome_of, seconds=0.01)
-    run.note_kernels("a", kernels(gemm=9))
-    (record,) = run.judge()
-    assert record.status is Status.OK
-    assert "kernels" not in record.verdicts[0].reason
-    assert record.kernels == kernels(gemm=9)
 
 
 # ---- several ranks ----------------------------------------------------------------------

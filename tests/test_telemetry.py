@@ -53,10 +53,6 @@ def test_cpus_that_others_keep_busy_before_a_run_are_told(tmp_path, monkeypatch,
     assert others_now(CPU, tmp_path, lambda _: None) is None, "nothing has passed"
 
 
-def test_a_gpu_is_measured_whoever_keeps_the_cpus_busy():
-    assert others_now(replace(CPU, vendor="nvidia")) is None
-
-
 # --- summarising -------------------------------------------------------------------------
 
 
@@ -138,12 +134,6 @@ def test_every_figure_inside_the_window_is_summed_up_in_its_own_way():
     )
 
 
-def test_figures_that_no_sample_has_are_none():
-    assert summarise([TelemetrySample(t=1.0)], 1.0, 2.0) == Telemetry(source="", samples=1)
-    some = summarise([TelemetrySample(t=1.0), TelemetrySample(t=1.1, power_w=300)], 1.0, 2.0)
-    assert (some.power_w, some.clock_mhz) == (300, None)
-
-
 # --- counters ----------------------------------------------------------------------------
 
 
@@ -170,16 +160,6 @@ def test_a_share_is_what_a_counter_grew_of_what_its_clock_did():
     assert held_back(samples) == ([], {}, {"low utilization": 90}), "a device at rest is not"
 
 
-def test_the_first_count_after_the_stretch_is_better_than_the_last_inside():
-    samples = counting(
-        (0.9, 0, {"thermal": 0}),
-        (1.5, 60, {"thermal": 0}),
-        (2.1, 120, {"thermal": 30}),
-        (2.6, 180, {"thermal": 90}),
-    )
-    assert held_back(samples) == (["thermal"], {"thermal": 0.25}, {"thermal": 30})
-
-
 @pytest.mark.parametrize(
     ("before", "after", "grown"),
     [(0.5, 2.5, 30), (0.3, 2.5, 20), (0.5, 2.7, 10), (0.3, 2.7, 0)],
@@ -189,13 +169,6 @@ def test_a_count_far_outside_the_stretch_is_not_held_against_it(before, after, g
         (before, 0, {"thermal": 0}), (1.5, 100, {"thermal": 10}), (after, 200, {"thermal": 30})
     )
     assert held_back(samples)[2] == ({"thermal": grown} if grown else {})
-
-
-def test_a_slow_source_tells_by_its_flags_alone():
-    samples = counting((0.0, 0, {"thermal": 1}), (1.5, 4000, {"thermal": 3}))
-    assert held_back(samples) == ([], {}, {})
-    flagged = [replace(sample, throttle=("thermal",)) for sample in samples]
-    assert held_back(flagged) == (["thermal"], {"thermal": 1.0}, {})
 
 
 def test_events_without_a_clock_are_a_reason_without_a_share():
@@ -330,12 +303,6 @@ def test_more_processes_than_ours_outside_our_namespace_are_counted():
     assert strangers([10], TelemetrySample(t=1.5, pids=(901, 902, 903)))[0] == [0, 0]
 
 
-def test_a_context_that_has_only_just_ended_is_not_counted_as_another_s():
-    fewer, more = TelemetrySample(t=0.9, pids=(901, 902)), TelemetrySample(t=1.4, pids=(901,))
-    assert strangers([10], fewer, more) == ([], {})
-    assert strangers([], fewer) == ([], {})
-
-
 def write_stat(proc: Path, pid: int, parent: int) -> None:
     (proc / str(pid)).mkdir()
     (proc / str(pid) / "stat").write_text(f"{pid} (a) b (c) S {parent} 1 1")
@@ -421,24 +388,12 @@ def test_a_line_is_a_sample():
     )
 
 
-@pytest.mark.parametrize("value", ["N/A", None, True, [1], float("nan"), float("inf"), 10**400])
-def test_a_figure_that_is_no_figure_is_none(value):
-    found = parse(json.dumps({"t": 1, "clock_mhz": value, "power_w": 5}))
-    assert (found.clock_mhz, found.power_w) == (None, 5.0)
-
-
 @pytest.mark.parametrize(("told", "share"), [(2.5, 1.0), (1, 1.0), (0, 0.0), (-0.1, None)])
 def test_a_utilization_is_a_share(told, share):
     line = json.dumps({"t": 1, "utilization": told})
     assert parse(line).utilization == share
     seen, _ = look_once(CPU, command=stand_in(f"print({line!r})"))
     assert seen["utilization"] == share
-
-
-def test_what_a_look_does_not_tell_is_not_there():
-    found = parse('{"t": 1, "counters": {"thermal": "N/A", "prochot": 4}}')
-    assert (found.pids, found.busy, found.kin, found.throttle) == (None, None, (), ())
-    assert (found.names, found.counters) == ({}, {"prochot": 4.0})
 
 
 @pytest.mark.parametrize(
@@ -455,11 +410,6 @@ def test_what_a_look_does_not_tell_is_not_there():
 def test_garbage_is_named_and_no_sample(line):
     with pytest.raises(ValueError, match="sampling process said"):
         parse(line)
-
-
-def test_an_error_line_is_its_cause():
-    with pytest.raises(ValueError, match="NVML is not here"):
-        parse('{"t": 1, "error": "NVML is not here"}')
 
 
 # --- the sampler -------------------------------------------------------------------------
@@ -525,12 +475,6 @@ def test_a_sampler_that_fails_is_one_warning_and_no_telemetry(ended, script, cau
     assert sampler.window(0, time.monotonic()) is None
 
 
-def test_a_sampler_that_is_only_starting_is_not_warned_of(ended):
-    sampler = Sampler(CPU, stand_in("import time; time.sleep(600)"))
-    ended.append(sampler)
-    assert sampler.window(0, time.monotonic()) is None
-
-
 def test_a_sampler_that_hangs_is_warned_of_and_keeps_what_it_saw(ended):
     script = 'print(\'{"t": 5.0, "power_w": 80}\', flush=True); import time; time.sleep(600)'
     sampler = Sampler(CPU, stand_in(script))
@@ -565,15 +509,6 @@ def test_a_device_that_vanishes_is_one_warning_with_its_cause(ended):
         before = sampler.window(4.0, 5.5)
     assert before.power_w == 80
     assert sampler.window(5.5, 6.5) == Telemetry(source="nvml", samples=1)
-
-
-def test_garbage_between_samples_does_not_matter(ended):
-    script = "print('banner'); print('{\"t\": 5.0}'); print('{\"t\": 5.1}', flush=True)"
-    sampler = Sampler(CPU, stand_in(f"{script}; import time; time.sleep(600)"))
-    ended.append(sampler)
-    eventually(lambda: len(sampler._samples) == 2)
-    found = sampler.window(5.0, 5.1)
-    assert found.samples == 2
 
 
 def test_closing_ends_a_process_that_does_not_listen():
@@ -675,18 +610,6 @@ def test_a_device_that_falls_silent_is_trouble_after_a_few_looks():
     assert "tells nothing of the device any more" in lines[5]["trouble"]
     assert all("trouble" not in line for line in Scripted({"throttle": []}).lines(9))
     assert Scripted(KeyError("x")).lines(1)[0]["trouble"] == "scripted: KeyError: 'x'"
-
-
-def test_a_source_that_cannot_be_chosen_again_goes_on_as_it_was():
-    device = Scripted(HOT, RuntimeError("lost"), HOT)
-
-    def choose() -> Source:
-        if device.chosen:
-            raise RuntimeError("no driver")
-        return device.choose()
-
-    looks = watch(choose, clock=lambda: device.now_s, sleep=device.sleep)
-    assert ["trouble" in line for line in itertools.islice(looks, 3)] == [False, True, False]
 
 
 # --- a single look -----------------------------------------------------------------------

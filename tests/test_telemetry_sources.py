@@ -241,11 +241,6 @@ def test_a_partition_s_load_is_that_of_its_own_dies_under_revision_1_9(mode, bus
     assert seen["utilization"] == busy
 
 
-def test_a_card_that_is_gone_is_all_none(tmp_path):
-    nowhere = Hardware(vendor="amd", name="", key="amd-gpu")
-    assert unknown(kernel_look(tmp_path, nowhere, with_pids=True))
-
-
 def test_processes_on_an_amd_card_are_those_with_memory_on_it(tmp_path):
     for number, function in ((1, 0), (2, 1)):
         node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
@@ -465,12 +460,6 @@ def test_an_older_package_has_other_names(tmp_path, install):
     assert (found["temperature_c"], found["throttle"]) == (66, ["thermal"])
 
 
-@pytest.mark.parametrize(("flags", "reasons"), FLAGS)
-def test_the_package_s_flags_are_the_kernel_s(tmp_path, install, flags, reasons):
-    install(FakeAmdSmi(gpu_metrics_info={"indep_throttle_status": flags}))
-    assert package_look(tmp_path)["throttle"] == reasons
-
-
 @pytest.mark.parametrize(
     "metrics_info",
     [{"throttle_status": 1}, {"throttle_status": True}, {"indep_throttle_status": True}],
@@ -654,12 +643,6 @@ def test_a_partition_has_a_place_of_its_own_or_its_card_s(bdf, listed, found):
     assert places(replace(AMD, bdf=bdf), listed) == found
 
 
-@pytest.mark.parametrize("bdf", [None, "", "0000:0c:01.0", "garbage"])
-def test_a_device_that_is_not_listed_has_no_place(bdf):
-    with pytest.raises(NothingToldError, match="no GPU at"):
-        places(replace(AMD, bdf=bdf), ["0000:0c:00.0", None])
-
-
 @pytest.mark.parametrize(
     ("mode", "number", "clock"),
     [
@@ -740,15 +723,6 @@ def test_the_load_of_a_cpu_is_what_passed_between_two_looks(tmp_path, monkeypatc
     assert second["utilization"] == pytest.approx(50 / 100)
     assert second["steal"] == pytest.approx(20 / 100)
     assert source.look(with_pids=True)["utilization"] is None
-
-
-def test_the_clock_of_a_cpu_is_the_mean_of_a_few(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    for number, content in enumerate(["3000000\n", "2000000\n", "<unknown>\n"]):
-        folder = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
-        folder.mkdir(parents=True)
-        (folder / "scaling_cur_freq").write_text(content)
-    assert cpu.source(tmp_path).look(with_pids=False)["clock_mhz"] == pytest.approx(2500)
 
 
 def test_a_cpu_that_was_too_hot_has_counted_it(tmp_path, monkeypatch):

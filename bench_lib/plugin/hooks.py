@@ -12,12 +12,10 @@ import pytest
 from bench_lib.cases.axes import MatrixError
 from bench_lib.cases.matrix import cases_of
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import GENERATION, TASKS, TIERS, Case
+from bench_lib.model import Case
 from bench_lib.plugin import devices
 from bench_lib.plugin.devices import ASSIGNMENT
 from bench_lib.plugin.session import SELECTION, PluginOptions, Selection, read_options
-
-MARKERS = (*TIERS, *TASKS, *GENERATION)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,8 +25,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SELECTION] = session
     config.pluginmanager.register(devices, "bench_lib.devices")
     config.pluginmanager.register(_Stopper(session), "bench_lib.stopper")
-    for name in MARKERS:
-        config.addinivalue_line("markers", f"{name}: cases of this tier or task (bench_lib)")
     if session.options.asked_for and getattr(config.option, "tx", None):
         devices.refuse_too_many(config, session.devices)
         config.option.benchmark_disable = True  # or pytest-benchmark would warn that it is
@@ -90,7 +86,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if mark is None:
         return
     cases = _cases(metafunc.config, mark)
-    parameters = [pytest.param(case, id=case.id, marks=_marks(case)) for case in cases]
+    parameters = [pytest.param(case, id=case.id) for case in cases]
     metafunc.parametrize("case", parameters)
 
 
@@ -104,12 +100,6 @@ def _cases(config: pytest.Config, mark: pytest.Mark) -> list[Case]:
         session.failed = str(error)
         raise
     return cases_of(table, cases, session.workloads)
-
-
-def _marks(case: Case) -> list[pytest.MarkDecorator]:
-    """Return the tier, and the task if it is one of ours, for ``-m``."""
-    names = (case.tier, str(case.params.get("task")))
-    return [getattr(pytest.mark, name) for name in names if name in MARKERS]
 
 
 def _ranks(item: pytest.Item) -> int:
