@@ -47,17 +47,6 @@ class Bandwidth:
 
 
 @dataclass(frozen=True)
-class Reached:
-    """The part of a ceiling that a step reaches."""
-
-    share: float
-    """Share of the peak."""
-    of: str
-    """``compute`` or ``memory``."""
-    at_least: bool
-
-
-@dataclass(frozen=True)
 class Roofline:
     """One device's part of a step beside its peaks; unknown figures are None."""
 
@@ -100,20 +89,6 @@ class Roofline:
         """The memory's bandwidth, if known."""
         known = [each for each in (self.eager, self.least) if each and (each.share or 0.0) <= 1]
         return known[0] if known else None
-
-    @property
-    def reached(self) -> Reached | None:
-        """How close the step comes to the device's limits; None if unknown.
-
-        The ceiling with the larger share reached is the one that binds.
-        """
-        moved = self.bandwidth
-        shares = [
-            Reached(self.flops_share or 0.0, "compute", at_least=False),
-            Reached((moved and moved.share) or 0.0, "memory", bool(moved and moved.at_least)),
-        ]
-        possible = [reached for reached in shares if 0 < reached.share <= 1]
-        return max(possible, key=lambda reached: reached.share, default=None)
 
 
 def place(
