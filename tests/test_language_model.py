@@ -18,7 +18,7 @@ from bench_lib.model import UserError
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import steps
-from bench_lib.worker.workloads.language_model import language_model
+from bench_lib.worker.workloads.language_model import Prompted, language_model
 from bench_lib.worker.workloads.llama import Llama
 
 CPU = Setting(torch.device("cpu"))
@@ -52,11 +52,10 @@ def test_an_id_says_what_is_not_as_usual():
             "precision": "amp-bf16",
             "compile_mode": "default",
             "parallel": "fsdp2",
-            "task": "infer",
             "ranks": 2,
         },
     )
-    assert divided.id == "llama-3.2-1b-b2-2048t-amp-bf16-default-fsdp2-infer-x2"
+    assert divided.id == "llama-3.2-1b-b2-2048t-amp-bf16-default-fsdp2-train-x2"
 
 
 @pytest.mark.parametrize(
@@ -73,10 +72,7 @@ def test_an_id_says_what_is_not_as_usual():
             "ranks=2 parallel=fsdp2 network=llama-tiny length=64 task=decode",
             "fsdp2 would gather all weights for each pass of decode; use ddp",
         ),
-        (
-            "ranks=2 parallel=fsdp2 network=llama-tiny length=64 task=infer precision=fp8",
-            "precision fp8 is kept whole, and parallel fsdp2 divides; use ddp",
-        ),
+        ("task=infer", "unknown task 'infer'; there is train, prefill, decode"),
         ("network=llama-tiny length=64 task=decode precision=amp-bf16", "precision amp-bf16 casts"),
         ("network=deepseek-moe-16b length=4096 task=decode", "length is 4096, 64 tokens behind it"),
         ("parallel=fsdp", "unknown parallel 'fsdp'; did you mean fsdp2"),
@@ -147,35 +143,22 @@ def test_training_in_bf16_is_near_the_reference(precision):
     assert numerics.grad_norm == pytest.approx(numerics.reference_grad_norm, rel=0.02)
 
 
-def test_inference_holds_its_logits_against_the_reference():
-    exact = build(task="infer")
-    exact.step()
-    numerics = exact.numerics()
-    assert numerics.finite
-    assert (numerics.max_abs_diff, numerics.reference_batch) == (0, 1)
-    assert numerics.cosine == pytest.approx(1)
-    near = build(task="infer", precision="bf16").numerics()
-    assert 0.999 < near.cosine < 1
-    assert exact.portions == {}
-
-
 def test_what_a_step_moves_is_counted_in_the_bytes_it_is_kept_in():
     for precision, itemsize in (("fp32", 4), ("bf16", 2)):
         kept = itemsize * TINY.parameters
         training = build(precision=precision)
         assert training.least_bytes_per_step == 6 * kept + 2 * 32 * 8
-        inference = build(precision=precision, task="infer")
+        traffic = training.traffic_bytes_per_step()
+        assert traffic > (training.least_bytes_per_step or math.inf)
         unread = itemsize * (TINY.vocabulary - 32) * TINY.width
-        logits = 32 * TINY.vocabulary * itemsize
-        assert inference.least_bytes_per_step == kept - unread + 32 * 8 + logits
-        for workload in (training, inference):
-            traffic = workload.traffic_bytes_per_step()
-            assert traffic > (workload.least_bytes_per_step or math.inf)
+        numbers = TINY.kept(2, 16) + 2 * TINY.vocabulary
+        prefill = build(precision=precision, task="prefill")
+        assert prefill.least_bytes_per_step == kept - unread + itemsize * numbers + 32 * 8
     assert training.flops_per_step() == 3 * TINY.forward_flops(2, 16)
 
 
-@pytest.mark.parametrize("task", ["infer", "train"])
-def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
+@pytest.mark.parametrize(("task", "kind"), [("prefill", Prompted), ("train", Llama)])
+def test_what_is_compiled_is_the_whole_model(monkeypatch, task, kind):
     asked: list[tuple[type, str]] = []
 
     def compiled(model: torch.nn.Module, mode: str, _options: str) -> torch.nn.Module:
@@ -185,7 +168,7 @@ def test_what_is_compiled_is_the_whole_model(monkeypatch, task):
     monkeypatch.setattr(steps, "compiled", compiled)
     monkeypatch.setattr(steps, "require_compile", lambda *_: None)
     assert build(compile_mode="default", task=task).compiled
-    assert asked == [(Llama, "default")]
+    assert asked == [(kind, "default")]
     assert not build(task=task).compiled
 
 

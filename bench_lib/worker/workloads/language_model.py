@@ -1,4 +1,4 @@
-"""A decoder-only transformer: training, inference, and generation; alone or with its ranks.
+"""A decoder-only transformer: training and generation; alone or with its ranks.
 
 ``prefill`` computes prompts and keeps their keys and values; ``decode`` adds a token to each
 sequence, the likeliest, one a step.  Tokens are random and stay on the device, and weights stay
@@ -23,7 +23,7 @@ from bench_lib.formulas.transformer import (
     SIZES,
     Size,
 )
-from bench_lib.model import GENERATION, QUANTIZED, Numerics
+from bench_lib.model import QUANTIZED, Numerics
 from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.dividing import WHOLE, FullyShard
@@ -170,8 +170,8 @@ class _Spec(Spec):
 def language_model(setting: Setting, **params: Any) -> Workload:
     """Build one step.
 
-    ``train`` is forward, loss, backward and AdamW.  ``infer`` computes all logits, ``prefill``
-    those of each prompt's last token, and ``decode`` one token more.
+    ``train`` is forward, loss, backward and AdamW.  ``prefill`` computes the logits of each
+    prompt's last token, and ``decode`` one token more.
 
     ``params`` are the fields of ``_Spec``.  Raises UnsupportedError where the device cannot do it,
     or has not the memory for the weights.
@@ -223,7 +223,7 @@ class _Tokens(AnsweringNetwork):
             require_memory("the weights and what training keeps of them", STATES * part, setting)
         else:
             kept = self.kept_bytes(spec.room)
-            require_memory("the weights, and keys and values,", part + kept, setting)
+            require_memory("the weights, and keys and values,", weights + kept, setting)
         network = self.network(spec.dtype, divided=True)
         if spec.precision in QUANTIZED:
             # The head decides which token is the likeliest, and is left as it is.
@@ -241,8 +241,7 @@ class _Tokens(AnsweringNetwork):
             # Weights are read, and they and two moments are read and written where they are kept.
             self.least_bytes = weights + 5 * part + 2 * self.input.nbytes
         else:
-            answers = 1 if spec.task in GENERATION else spec.length
-            logits = spec.batch_size * answers * spec.size.vocabulary * spec.itemsize
+            logits = spec.batch_size * spec.size.vocabulary * spec.itemsize
             read = self.read_bytes(network, tokens) + self.kept_bytes(self.met)
             self.least_bytes = read + self.input.nbytes + logits
         self.model = self.begun(network)
@@ -250,7 +249,7 @@ class _Tokens(AnsweringNetwork):
     def begun(self, network: Any) -> nn.Module:
         """Return what does a step."""
         spec = self.spec
-        if spec.task not in GENERATION:
+        if spec.task == "train":
             return cast("nn.Module", network)
         network.make_room(spec.batch_size, spec.room)
         if spec.task == "prefill":
@@ -266,10 +265,8 @@ class _Tokens(AnsweringNetwork):
 
     def kept_bytes(self, length: int) -> int:
         """Return the bytes of keys and values that are kept of so many tokens a sequence."""
-        spec, size = self.spec, self.spec.size
-        if spec.task not in GENERATION:
-            return 0
-        return size.kept(spec.batch_size, length) * spec.dtype.itemsize
+        spec = self.spec
+        return spec.size.kept(spec.batch_size, length) * spec.dtype.itemsize
 
     def read_bytes(self, network: nn.Module, tokens: int) -> int:
         """Return the bytes of the weights that a pass over so many tokens has to read.
@@ -310,9 +307,7 @@ class _Tokens(AnsweringNetwork):
         return loss
 
     def loss_of(self, answer: Tensor) -> Tensor:
-        if self.spec.task in GENERATION:
-            return functional.cross_entropy(answer.float(), self.targets[:, -1])
-        return functional.cross_entropy(answer.flatten(0, 1).float(), self.targets.flatten())
+        return functional.cross_entropy(answer.float(), self.targets[:, -1])
 
     def optimizer(self) -> torch.optim.Optimizer:
         on_gpu = self.device.type == "cuda"
@@ -343,20 +338,19 @@ class _Tokens(AnsweringNetwork):
 
     def counted(self) -> Amount | None:
         spec = self.spec
-        if spec.task in GENERATION:
+        if spec.task != "train":
             return None
-        return counted(weightless_step, spec.size, spec.batch_size, spec.length, spec.task)
+        return counted(weightless_step, spec.size, spec.batch_size, spec.length)
 
     def flops(self) -> float:
         spec, found = self.spec, super().flops()
         if found is not None:
             return found
-        if spec.task in GENERATION:
-            new = 1 if spec.task == "decode" else spec.length
-            before = self.met - 1 if spec.task == "decode" else 0
-            return spec.size.forward_flops(spec.batch_size, new, before=before, logits=1)
-        forward = spec.size.forward_flops(spec.batch_size, spec.length)
-        return 3 * forward if spec.task == "train" else forward
+        if spec.task == "train":
+            return 3 * spec.size.forward_flops(spec.batch_size, spec.length)
+        new = 1 if spec.task == "decode" else spec.length
+        before = self.met - 1 if spec.task == "decode" else 0
+        return spec.size.forward_flops(spec.batch_size, new, before=before, logits=1)
 
     def reduced_flops_share(self) -> float | None:
         """As ``Workload.reduced_flops_share``: the share of the blocks' linear layers."""
@@ -368,11 +362,9 @@ class _Tokens(AnsweringNetwork):
         return None if self.divided else super().traffic()  # nobody counts what ranks exchange
 
 
-def weightless_step(size: Size, batch_size: int, length: int, task: str) -> Callable[[], object]:
-    """Return an eager step that has shapes but no data, the optimizer's left out."""
+def weightless_step(size: Size, batch_size: int, length: int) -> Callable[[], object]:
+    """Return an eager step of training that has shapes but no data, the optimizer's left out."""
     with torch.device("meta"):
         model = Llama(size, length)
         tokens = torch.empty(batch_size, length, dtype=torch.int64)
-    if task == "infer":
-        return torch.no_grad()(lambda: model(tokens))
     return lambda: model(tokens, tokens).backward()
