@@ -169,7 +169,6 @@ def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations
             [
                 "cifar100-inception_v3-b32-fp32-eager-device",
                 "cifar100-inception_v3-b32-fp32-eager-fixed",
-                "cifar100-none-b32-fp32-299px-eager-device",
             ],
         ),
     ],

@@ -24,13 +24,11 @@ from bench_lib.formulas.images import (
     NETWORKS,
     PRECISIONS,
     SOURCES,
-    own_side,
 )
 from bench_lib.model import COMPILE_MODES, Case, Param
 
 WORKERS = 4
 """A loader's processes where a command is not told."""
-LARGEST_SIDE = 1024
 
 
 def training_axes() -> WorkloadAxes:
@@ -43,7 +41,6 @@ def training_axes() -> WorkloadAxes:
             BATCH_SIZE,
             choice("precision", PRECISIONS, "fp32"),
             MEMORY_FORMAT,
-            quiet("image_size", count("image_size"), 0, "{}px".format),
             choice("compile_mode", COMPILE_MODES, "eager"),
             choice("feed", FEEDS),
             optional("workers", count("workers"), "w{}".format),
@@ -55,18 +52,12 @@ def training_axes() -> WorkloadAxes:
 
 
 def training_case(base: Case | None = None, **values: Param) -> Case:
-    """Return the case with these values; an image size that is the network's own goes without.
-
-    Raises UserError where they cannot be meant.
-    """
-    dataset, network = str(values.get("dataset")), str(values.get("network"))
-    if dataset in DATASETS and values.get("image_size") == own_side(dataset, network):
-        del values["image_size"]
+    """Return the case with these values; raises UserError where they cannot be meant."""
     return case_of(training_axes(), values, base)
 
 
 def _clash(chosen: Mapping[str, Any]) -> str | None:
-    return _pipeline_clash(chosen) or _network_clash(chosen) or _size_clash(chosen)
+    return _pipeline_clash(chosen) or _network_clash(chosen)
 
 
 def _pipeline_clash(chosen: Mapping[str, Any]) -> str | None:
@@ -103,20 +94,4 @@ def _network_clash(chosen: Mapping[str, Any]) -> str | None:
         return f"network none makes images in fp32 or bf16; precision is {chosen['precision']}"
     if mode != "eager":
         return f"network none has nothing to compile; compile_mode is {mode}"
-    return None
-
-
-def _size_clash(chosen: Mapping[str, Any]) -> str | None:
-    size, network = chosen["image_size"], chosen["network"]
-    if not size:
-        return None
-    if size == own_side(chosen["dataset"], network):
-        return f"image_size {size} is the size that {network} has here anyway; leave it out"
-    if network == "vit_b_16" and size % 16:
-        return f"vit_b_16 takes patches of 16 pixels, and image_size is {size}"
-    least = {"inception_v3": 75, "cnn": 6}.get(network, 1)
-    if size < least:
-        return f"{network} needs image_size {least} or more; it is {size}"
-    if size > LARGEST_SIDE:
-        return f"image_size is {size}; at most {LARGEST_SIDE} is taken"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
@@ -42,7 +42,6 @@ batch norm and ReLU after the last convolution.
 class Network:
     """One network of the registry."""
 
-    name: str
     kind: str
     """``classification`` or ``segmentation``."""
     image_size: int
@@ -65,8 +64,8 @@ def networks() -> dict[str, Network]:
             weights = list(models.get_model_weights(name))
             sizes = [_crop(weight.transforms()) for weight in weights]
             outputs = len(weights[0].meta["categories"])
-            found[name] = Network(name, kind, min(sizes), outputs)
-    found[WITHOUT_HEAD] = replace(found["inception_v3"], name=WITHOUT_HEAD)
+            found[name] = Network(kind, min(sizes), outputs)
+    found[WITHOUT_HEAD] = found["inception_v3"]
     return found
 
 

@@ -53,8 +53,6 @@ class _Spec(Spec):
     dataset: str
     feed: str
     memory_format: str = "nchw"
-    image_size: int = 0
-    """Height and width in pixels; 0 is the network's own for this data set."""
     workers: int = 0
     epochs: int = 0
     """With some, the measured stretch is so many whole epochs from fresh weights, and the test
@@ -71,7 +69,7 @@ class _Spec(Spec):
         """The shape of the network's input."""
         return Shape(
             self.batch_size,
-            self.image_size or own_side(self.dataset, self.network),
+            own_side(self.dataset, self.network),
             self.dtype,
             layout_of(self.memory_format),
         )

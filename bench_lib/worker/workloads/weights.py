@@ -76,12 +76,10 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
             PerTensor,
             quantize_,
         )
-    except ModuleNotFoundError as error:
-        install = "pip install 'bench-lib[int8]'"
-        raise UnsupportedError(f"{precision} needs torchao ({error}); {install}") from error
     except ImportError as error:
-        fitting = f"install one that fits torch {torch.__version__}"
-        raise UnsupportedError(f"{precision} needs another torchao ({error}); {fitting}") from error
+        install = "pip install 'bench-lib[int8]'"
+        fitting = f"a torchao that fits torch {torch.__version__}"
+        raise UnsupportedError(f"{precision} needs {fitting} ({error}); {install}") from error
     part = model if part is None else part
     linear = linear_layers(part)
     if not linear:
