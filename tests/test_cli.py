@@ -113,12 +113,6 @@ def test_the_commands_are_these(cli):
         assert sorted(listed) == sorted(expected)
 
 
-def test_no_command_shows_the_help(cli):
-    answer = cli()
-    assert answer.status == 2
-    assert "Usage: bench-lib" in answer.out + answer.err
-
-
 def test_the_help_fits_a_terminal(cli):
     lines = cli("--help").out.splitlines()
     assert len(lines) <= 24
@@ -175,12 +169,6 @@ def test_a_run_is_added_to_what_is_accepted_and_told_by_itself(cli, history, tmp
     assert len(baselines.load(tmp_path / "baselines", "mi300x").baselines[CASE_ID].processes) == 10
 
 
-def test_only_the_cases_asked_for_are_accepted(cli, history, tmp_path):
-    path = write_run(history, [measured(0.5, "a-infer"), measured(0.5, "a-train")])
-    assert accept(cli, path, "--case", "*-train").status == 0
-    assert list(baselines.load(tmp_path / "baselines", "mi300x").baselines) == ["a-train"]
-
-
 def test_faults_and_skips_are_listed_with_the_reason_and_the_rest_accepted(cli, history):
     died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="SIGSEGV\nx"))
     records = [
@@ -235,18 +223,6 @@ def test_what_is_forced_says_in_spite_of_what_then_and_ever_after(cli, history, 
     assert f"{CASE_ID}: why not; in spite of: {words}" in shown.lines
 
 
-def test_a_process_is_named_by_its_run_and_its_conditions_by_its_environment(
-    cli, history, tmp_path
-):
-    path = write_run(
-        history, [measured(0.5)], environment=make_environment(caches={"miopen": "none"})
-    )
-    accept(cli, path)
-    stored = baselines.load(tmp_path / "baselines", "mi300x").baselines[CASE_ID]
-    assert [p.worker for p in stored.processes] == [f"{run_id(path)}/context-0"]
-    assert stored.conditions["miopen_cache"] == "cold"
-
-
 @pytest.mark.parametrize("reason", ["", "  \n"])
 def test_a_reason_is_required(cli, history, tmp_path, reason):
     path = write_run(history, [measured(0.5)])
@@ -254,15 +230,6 @@ def test_a_reason_is_required(cli, history, tmp_path, reason):
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == ("bench-lib: error: --reason is empty; say why these values are right\n")
     assert not (tmp_path / "baselines").exists()
-
-
-def test_a_pattern_that_no_case_is_like_is_refused(cli, history):
-    path = write_run(history, [measured(0.5)])
-    answer = accept(cli, path, "--case", "resnet81*")
-    assert (answer.status, answer.err) == (
-        2,
-        f"bench-lib: error: no case of {run_id(path)} is like 'resnet81*'\n",
-    )
 
 
 def test_a_run_whose_lines_cannot_be_read_says_so_when_it_is_accepted(cli, history):
@@ -334,22 +301,6 @@ def test_no_word_of_a_run_is_a_link_an_image_or_a_mention_in_a_pull_request(cli,
         assert answer.status == 0
         told = re.sub(r"^next: .*$", "", answer.out, flags=re.MULTILINE)  # a span of code
         assert not re.search(r"(?<!\\)[\[\]`]|://|@team|#1", told), command
-
-
-def test_accepting_as_markdown_ends_with_what_was_accepted(cli, history):
-    answer = accept(cli, write_run(history, [measured(0.5, "a", 5)]), "--markdown")
-    golden(answer.out)
-
-
-@pytest.mark.parametrize("command", [("accept", "--dry-run"), ("accept", "--reason", "x")])
-def test_one_answer_has_one_form(cli, history, command):
-    path = write_run(history, [measured(0.5)])
-    answer = cli("baseline", *command, "--run", run_id(path), "--json", "--markdown")
-    assert (answer.status, answer.out, answer.err) == (
-        2,
-        "",
-        "bench-lib: error: --json and --markdown exclude each other; name one\n",
-    )
 
 
 def test_a_diff_for_machines_holds_the_whole_of_both_sides(cli, history):
@@ -542,16 +493,6 @@ def test_paths_that_are_named_are_measured_instead(cli, fake_pytest, more, first
     assert said[len(said) - len(more) :] == [*more]
 
 
-def test_recording_is_into_and_from_the_folders_that_were_named(cli, tmp_path, fake_pytest):
-    said = fake_pytest()
-    answer = record(cli, "--history", "h", "--baselines", "b")
-    assert said[5:] == ["--perf-history", "h", "--perf-baselines", "b"]
-    assert (answer.status, answer.err) == (
-        2,
-        "bench-lib: error: pytest measured nothing; nothing was accepted\n",
-    )
-
-
 def test_a_test_that_fails_while_recording_fails_the_recording_of_its_case_alone(
     cli, tmp_path, fake_pytest
 ):
@@ -618,13 +559,6 @@ def test_a_run_of_somebody_else_meanwhile_is_not_accepted_by_mistake(
     assert answer.err.startswith("bench-lib: error: others ran meanwhile (history/")
     assert answer.err.endswith("; accept one: bench-lib baseline accept --run RUN\n")
     assert not (tmp_path / "baselines").exists()
-
-
-def test_recording_without_a_reason_is_refused_before_anything_is_measured(cli, fake_pytest):
-    said = fake_pytest([measured(0.5)])
-    answer = cli("baseline", "record", "--reason", " ")
-    assert (answer.status, said) == (2, [])
-    assert answer.err == "bench-lib: error: --reason is empty; say why these values are right\n"
 
 
 A_SESSION = """
@@ -837,16 +771,6 @@ def test_runs_are_listed_with_how_they_ended(cli, history):
     assert len(found["problems"]) == 2
 
 
-def test_a_folder_without_runs_says_how_to_make_one(cli):
-    answer = cli("history", "list")
-    assert (answer.status, answer.lines) == (
-        1,
-        ["no runs in history; a pytest run that measures makes one"],
-    )
-    answer = cli("history", "list", "--json")
-    assert (answer.status, answer.json["runs"], answer.json["problems"]) == (1, [], [])
-
-
 def test_a_run_is_shown_case_by_case(cli, history):
     measurement = make_measurement(
         iteration_s=[0.5] * 20,
@@ -898,15 +822,6 @@ def test_a_run_whose_hardware_was_lost_is_shown_all_the_same(cli, history):
     assert answer.lines[-1].startswith("! line 1 cannot be read: ")
 
 
-def test_a_run_that_is_ambiguous_is_refused(cli, history):
-    ids = [run_id(write_run(history, now=f"2026-01-0{n}T00:00:00Z")) for n in (1, 2)]
-    answer = cli("history", "show", "")
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err == (
-        f"bench-lib: error: '' is the start of several runs; in history there is {', '.join(ids)}\n"
-    )
-
-
 # ---- export -----------------------------------------------------------------------------
 
 
@@ -954,10 +869,3 @@ def test_an_export_carries_the_samples_the_machine_and_the_gpu(cli, history):
         "memory_bytes": 192 * 2**30,
     }
     assert (found["commit_info"]["id"], found["commit_info"]["dirty"]) == ("c0ffee0", False)
-
-
-def test_an_export_that_cannot_be_written_is_said(cli, history):
-    write_run(history, [measured(0.5)])
-    answer = cli("history", "export", "latest", "--format", "pytest-benchmark", "-o", str(history))
-    assert answer.status == 2
-    assert answer.err.startswith(f"bench-lib: error: cannot write {history}: it is no regular file")

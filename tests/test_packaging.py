@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email
 import os
 import re
 import site
@@ -102,30 +101,6 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(built):
     assert {Path(name).suffix for name in PACKAGE} >= {".py", ".toml", ".js", ".css", ".j2"}
 
 
-def test_the_wheel_tells_type_checkers_that_it_is_typed(built):
-    assert "Typing :: Typed" in PROJECT["classifiers"]
-    with zipfile.ZipFile(built["wheel"]) as archive:
-        assert "bench_lib/py.typed" in archive.namelist()
-
-
-def test_the_sdist_builds_the_same_wheel(built, tmp_path):
-    with tarfile.open(built["sdist"]) as archive:
-        archive.extractall(tmp_path / "source", **SAFELY)
-    (source,) = (tmp_path / "source").iterdir()
-    (again,) = build(source, tmp_path / "dist", "wheel")
-    assert again.name == built["wheel"].name
-    assert contents(again) == contents(built["wheel"])
-
-
-SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Python 3.12 warns where nothing is said; older ones know it since their last releases."""
-
-
-def contents(wheel: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
 def test_the_sdist_has_what_a_packager_needs(built):
     with tarfile.open(built["sdist"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -135,20 +110,6 @@ def test_the_sdist_has_what_a_packager_needs(built):
         "tests/test_packaging.py", "tox.ini",
     }  # fmt: skip
     assert not [name for name in names if "__pycache__" in name or name.startswith("history/")]
-
-
-def test_what_is_said_of_the_package_is_what_it_is(built):
-    told = contents(built["wheel"])
-    (metadata,) = [text for name, text in told.items() if name.endswith("/METADATA")]
-    said = email.message_from_bytes(metadata)
-    assert said["Version"] == bench_lib.__version__
-    assert (said["Requires-Python"], said["License-Expression"]) == (">=3.10", "MIT")
-    assert said["Description-Content-Type"] == "text/markdown"
-    assert said.get_payload(decode=True).decode() == (ROOT / "README.md").read_text()
-    assert said.get_all("Provides-Extra") == sorted(PROJECT["optional-dependencies"])
-    pythons = re.findall(r"Python :: (3\.\d+)", str(said))
-    assert pythons[0] == "3.10"
-    assert "{}.{}".format(*sys.version_info) in pythons
 
 
 def test_the_version_is_one_that_the_changes_begin_with():
@@ -169,16 +130,6 @@ def test_the_program_runs_where_it_is_installed(kind, installed, tmp_path):
         run([programs / "bench-lib", "--version"], tmp_path)
         == f"bench-lib {bench_lib.__version__}\n"
     )
-
-
-# ---- what it needs ------------------------------------------------------------------------
-
-
-def test_somebody_elses_repository_gets_nothing_that_only_some_commands_need():
-    needed = {re.match(r"[\w.-]+", each)[0] for each in PROJECT["dependencies"]}
-    assert not needed & {"deepspeed", "torchao"}
-    readme = (ROOT / "README.md").read_text()
-    assert "pip install -e . && pytest perf_tests" in readme
 
 
 def test_mutants_are_tried_with_tests_that_are_there():
