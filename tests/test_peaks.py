@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_lib.backends import catalogue, cpu
+from bench_lib.backends import catalogue
 from bench_lib.backends.amd import devices as kfd
 from bench_lib.backends.catalogue import MEMORY_TOLERANCE
 from bench_lib.backends.nvidia import devices as nvidia
@@ -26,15 +23,15 @@ else:
 
 GIB = 2**30
 PRECISIONS = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"}
-FILES = (kfd.PEAKS, nvidia.PEAKS, cpu.PEAKS)
-MODELS = [model for path in FILES for model in catalogue.read(path).gpus]
+FILES = (kfd.PEAKS, nvidia.PEAKS)
+MODELS = [model for path in FILES for model in catalogue.read(path)]
 BY_KEY = {model.key: model for model in MODELS}
 
 
 def identify(device: Hardware) -> Hardware:
     if device.vendor == "amd":
         return kfd.identify(device)
-    return catalogue.identify(device, catalogue.read(nvidia.PEAKS).gpus)
+    return catalogue.identify(device, catalogue.read(nvidia.PEAKS))
 
 
 def amd(**known: Any) -> Hardware:
@@ -47,8 +44,8 @@ def amd(**known: Any) -> Hardware:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_every_figure_is_positive_and_names_its_source_and_every_source_is_used(path):
     document = tomllib.loads(path.read_text())
-    cited = {row["ids_source"] for row in document.get("gpu", ())}
-    for row in (*document.get("gpu", ()), *document.get("cpu", ())):
+    cited = {row["ids_source"] for row in document["gpu"]}
+    for row in document["gpu"]:
         tables = [row, *(table for table in row.values() if isinstance(table, dict))]
         for name, value in (pair for table in tables for pair in table.items()):
             if isinstance(value, list) and name != "pci_ids":
@@ -372,84 +369,3 @@ def test_no_gpu_gets_the_peaks_of_a_model_that_any_signal_contradicts(
         assert any(abs(w / model.memory_gib - 1) < MEMORY_TOLERANCE * 1.001 for w in wholes)
     if cap_w is not None and model.board_power_w is not None:
         assert cap_w <= model.board_power_w + 1
-
-
-# --- CPUs --------------------------------------------------------------------------------
-
-
-def machine(
-    root: Path, name: str, cores: Iterable[tuple[int, list[int]]], *, flags: str = "fpu avx2"
-) -> Path:
-    (root / "proc").mkdir()
-    (root / "proc/cpuinfo").write_text(f"model name\t: {name}\nflags\t\t: {flags}\n")
-    for socket, threads in cores:
-        for thread in threads:
-            topology = root / f"sys/devices/system/cpu/cpu{thread}/topology"
-            topology.mkdir(parents=True)
-            (topology / "physical_package_id").write_text(f"{socket}\n")
-            (topology / "thread_siblings_list").write_text(",".join(map(str, threads)) + "\n")
-    return root
-
-
-def usable(monkeypatch: pytest.MonkeyPatch, cpus: Iterable[int]) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(cpus), raising=False)
-
-
-EPYC = "AMD EPYC 9654 96-Core Processor"
-
-
-def test_a_cpu_has_the_peaks_of_the_cores_that_may_be_used(tmp_path, monkeypatch):
-    usable(monkeypatch, [0, 96, 1, 97])
-    device = cpu.device(machine(tmp_path, EPYC, [(0, [n, n + 96]) for n in range(96)]))
-    assert (device.key, device.compute_units) == ("cpu-amd-epyc-9654-4c", 4)
-    assert device.peak_tflops == pytest.approx({"fp64": 0.0768, "fp32": 0.1536})
-    assert device.peak_gb_per_s == pytest.approx(460.8)
-
-
-def test_one_thread_of_a_core_has_the_core(tmp_path, monkeypatch):
-    usable(monkeypatch, [0, 1])
-    device = cpu.device(machine(tmp_path, EPYC, [(0, [0, 2]), (0, [1, 3])]))
-    assert device.peak_tflops["fp32"] == pytest.approx(2 * 2.4 * 32 / 1000)
-
-
-def test_cores_on_two_sockets_have_the_memory_of_both(tmp_path, monkeypatch):
-    usable(monkeypatch, [0, 1])
-    device = cpu.device(machine(tmp_path, EPYC, [(0, [0]), (1, [1])]))
-    assert device.peak_gb_per_s == pytest.approx(921.6)
-    assert device.peak_tflops["fp64"] == pytest.approx(2 * 2.4 * 16 / 1000)
-
-
-@pytest.mark.parametrize(
-    ("name", "cores", "flags"),
-    [
-        ("Test CPU 12-Core Processor", [(0, [0])], "fpu"),
-        ("AMD EPYC 9654X 96-Core Processor", [(0, [0])], "fpu"),
-        (f"Not an {EPYC}", [(0, [0])], "fpu"),
-        (EPYC, [], "fpu"),
-        (EPYC, [(0, [n]) for n in range(97)], "fpu"),
-        (EPYC, [(0, [0])], "fpu hypervisor avx2"),
-    ],
-    ids=["unknown", "sibling", "longer", "no topology", "too many cores", "virtual"],
-)
-def test_a_cpu_that_is_not_surely_a_known_one_has_no_peaks(
-    tmp_path, monkeypatch, name, cores, flags
-):
-    usable(monkeypatch, [n for _, threads in cores for n in threads] or [0])
-    device = cpu.device(machine(tmp_path, name, cores, flags=flags))
-    assert (device.peak_tflops, device.peak_gb_per_s) == ({}, None)
-
-
-def test_a_torn_topology_is_none(tmp_path, monkeypatch):
-    usable(monkeypatch, [0, 1])
-    root = machine(tmp_path, EPYC, [(0, [0]), (0, [1])])
-    (root / "sys/devices/system/cpu/cpu1/topology/physical_package_id").write_text("N/A\n")
-    assert cpu.device(root).peak_tflops == {}
-
-
-@pytest.mark.parametrize(
-    "name", ["AMD EPYC 7763 64-Core Processor", "AMD EPYC 9554P 64-Core Processor", EPYC]
-)
-def test_a_cpu_is_found_by_all_of_its_model_name(name):
-    assert catalogue.read(cpu.PEAKS).cpu(name) is not None
-    assert catalogue.read(cpu.PEAKS).cpu(name[:-1]) is None
-    assert catalogue.read(cpu.PEAKS).cpu(f"{name} @ 2 GHz") is None

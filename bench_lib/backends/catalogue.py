@@ -45,39 +45,11 @@ class Model:
     """By precision."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CpuModel:
-    """One CPU of a ``peaks.toml``, as one socket at its base clock."""
-
-    model_name: str
-    """A regular expression for all of the kernel's name."""
-    cores: int
-    base_ghz: float
-    gb_per_s: float
-    flops_per_cycle: Mapping[str, float]
-    """By precision."""
-
-
-@dataclass(frozen=True)
-class Catalogue:
-    """The contents of one ``peaks.toml``."""
-
-    gpus: Sequence[Model]
-    cpus: Sequence[CpuModel]
-
-    def cpu(self, model_name: str) -> CpuModel | None:
-        """Find the CPU that the kernel calls `model_name`; None if it is not here."""
-        return next((row for row in self.cpus if re.fullmatch(row.model_name, model_name)), None)
-
-
 @functools.cache
-def read(path: Path) -> Catalogue:
+def read(path: Path) -> list[Model]:
     """Read a ``peaks.toml``, in which each figure stands beside the name of its source."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
-    return Catalogue(
-        [Model(**_figures(row)) for row in document.get("gpu", ())],
-        [CpuModel(**_figures(row)) for row in document.get("cpu", ())],
-    )
+    return [Model(**_figures(row)) for row in document["gpu"]]
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, Any]:

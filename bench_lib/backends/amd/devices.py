@@ -124,7 +124,7 @@ def _limiter(folder: Path) -> str | None:
 
 def identify(device: Hardware) -> Hardware:
     """Give a GPU its key, name and peaks."""
-    return catalogue.identify(device, catalogue.read(PEAKS).gpus, by_arch=True)
+    return catalogue.identify(device, catalogue.read(PEAKS), by_arch=True)
 
 
 # --- places in sysfs --------------------------------------------------------------------

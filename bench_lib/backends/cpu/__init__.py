@@ -6,17 +6,15 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backends import catalogue
 from bench_lib.backends.backend import Backend, Build, Software
 from bench_lib.backends.looks import Source
 from bench_lib.backends.sysfs import number, text
 from bench_lib.model import Environment, Hardware
 
-PEAKS = Path(__file__).with_name("peaks.toml")
 FEW = 8
 """Every reading of a frequency interrupts that CPU; so many tell enough."""
 
@@ -56,19 +54,12 @@ class CPU(Backend):
 
 
 def device(root: Path) -> Hardware:
-    """Describe this machine's CPU, counted as far as this process may use it.
-
-    Its peaks are those of the cores that it may use, at the base clock, and of the memory
-    of their sockets.  In a virtual machine they are not known: there a hardware thread may
-    be shown as a core, and sockets are as its owner chose.
-    """
+    """Describe this machine's CPU, counted as far as this process may use it; without peaks."""
     cpuinfo = text(root / "proc/cpuinfo") or ""
     model = re.search(r"^model name\s*:\s*(\S.*)$", cpuinfo, re.MULTILINE)
     name = model[1].strip() if model else platform.machine() or "unknown"
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text(root / "proc/meminfo") or "", re.MULTILINE)
     usable = sorted(os.sched_getaffinity(0))
-    virtual = re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE)
-    tflops, gb_per_s = ({}, None) if virtual else _peaks(name, _cores(root, usable))
     return Hardware(
         vendor="cpu",
         name=name,
@@ -76,36 +67,7 @@ def device(root: Path) -> Hardware:
         arch=platform.machine() or None,
         compute_units=len(usable),
         memory_bytes=int(memory[1]) * 1024 if memory else None,
-        peak_tflops=tflops,
-        peak_gb_per_s=gb_per_s,
     )
-
-
-def _peaks(name: str, cores: set[tuple[int, str]]) -> tuple[dict[str, float], float | None]:
-    """Compute TFLOPS by precision, and GB/s, of `cores`; nothing if they are not the model's."""
-    model = catalogue.read(PEAKS).cpu(name)
-    sockets = {socket for socket, _ in cores}
-    if model is None or not cores or len(cores) > model.cores * len(sockets):
-        return {}, None
-    teracycles = len(cores) * model.base_ghz / 1000
-    tflops = {name: flops * teracycles for name, flops in model.flops_per_cycle.items()}
-    return tflops, float(model.gb_per_s * len(sockets))
-
-
-def _cores(root: Path, usable: Iterable[int]) -> set[tuple[int, str]]:
-    """Return socket and hardware threads of each core that has a usable thread.
-
-    Empty where the kernel does not say of every one of them.
-    """
-    cores = set()
-    for cpu in usable:
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        socket = number(topology / "physical_package_id")
-        threads = text(topology / "thread_siblings_list")
-        if socket is None or threads is None:
-            return set()
-        cores.add((socket, threads))
-    return cores
 
 
 def _slug(name: str) -> str:

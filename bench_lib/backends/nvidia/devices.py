@@ -126,7 +126,7 @@ def _device(entry: Mapping[str, Any]) -> Hardware:
                 entry.get("sm_clock_mhz"), entry.get("default_sm_clock_mhz")
             ),
         ),
-        catalogue.read(PEAKS).gpus,
+        catalogue.read(PEAKS),
     )
 
 
