@@ -181,7 +181,7 @@ report --history none://x
 scaling mnist --ranks 2
 scaling mnist --at-most 0
 selfcheck --tolerance 99
-selfcheck --output none/x
+selfcheck --effects 0
 train cifar100 --max-steps 0
 train cifar100 --download
 train cifar10-table --epochs 0
