@@ -13,7 +13,6 @@ import pytest
 from builders import make_attempt, make_case, make_hardware
 from documents import document_in
 from processes import HERE, ON_THE_CPU, TORCH_ALONE
-from repositories import Repository
 from standins.worker import Context, Contexts, Watch, gpus
 
 from bench_lib.cli import main
@@ -26,7 +25,6 @@ from bench_lib.engine.settings import Settings, Side
 from bench_lib.engine.sides import differences
 from bench_lib.engine.suite import Suite
 from bench_lib.launch import catalogue
-from bench_lib.launch.environments import Installed
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (
     Environment,
@@ -37,12 +35,12 @@ from bench_lib.model import (
     Launch,
     Limits,
     Measurement,
-    Sampling,
     Status,
 )
 from bench_lib.storage import history
 from bench_lib.studies import ab
 from bench_lib.studies.ab import PairRow, fails
+from bench_lib.studies.asked import least_s
 from bench_lib.verdict import judge
 
 DEVICE = gpus(1)[0]
@@ -132,7 +130,6 @@ class Bed:
             by_baseline=False,
             sides={name: self.sides[name] for name in ("B", "A")},
             say=self.said.append,
-            progress=ab.PairLines(pairs, most, self.said.append),
         )
         return opened(DEVICE, settings)
 
@@ -233,7 +230,6 @@ def test_only_what_looks_different_gets_more_pairs(bed):
     assert rows["slow"].pairs[0] == pytest.approx((0.010, 0.0105))
     assert rows["slow"].verdicts[0].ratio == pytest.approx(1.05)
     assert "looking again at 1 of 2 cases, in fresh pair 3 of at most 4" in bed.said
-    assert sum(line.startswith("pair 3 of at most 4  1/1  slow") for line in bed.said) == 1
 
 
 def test_a_case_leaves_as_soon_as_it_does_not_look_different_any_more(bed):
@@ -328,9 +324,9 @@ def test_a_host_bound_case_is_compared_by_the_devices_own_time(bed):
     bed.a.about["x"] = {**BOUND, "device_s": 0.004, "device_source": "graph"}
     bed.b.about["x"] = {**BOUND, "device_s": 0.005, "device_source": "graph"}
     row = bed.run("x", pairs=2)["x"]
-    assert (row.status, row.judged_by) == (Status.REGRESSED, "device time (graph)")
+    assert row.status is Status.REGRESSED
     assert (row.a_s, row.b_s) == (pytest.approx(0.004), pytest.approx(0.005))
-    assert row.verdicts[0].metric == "device"
+    assert row.metric == row.verdicts[0].metric == "device"
 
 
 @pytest.mark.parametrize("other", [{"device_s": 0.004, "device_source": "kernels"}, {}])
@@ -338,17 +334,15 @@ def test_device_times_of_different_kinds_are_not_compared(bed, other):
     bed.a.about["x"] = {**BOUND, "device_s": 0.002, "device_source": "graph"}
     bed.b.about["x"] = {**BOUND, **other}
     row = bed.run("x", pairs=2)["x"]
-    assert (row.status, row.judged_by) == (Status.OK, "wall time, host-bound")
+    assert (row.status, row.metric) == (Status.OK, "latency")
     assert row.a_s == pytest.approx(0.010)
-    assert row.verdicts[0].metric == "latency"
 
 
-def test_a_case_that_is_host_bound_on_one_side_is_compared_by_the_wall_and_says_so(bed):
+def test_a_case_that_is_host_bound_on_one_side_is_compared_by_the_wall(bed):
     bed.b.about["x"] = BOUND
     bed.b.script["x"] = [SLOW]
     row = bed.run("x", pairs=2, most=2)["x"]
-    words = "wall time, host-bound 2 of 2 times on B"
-    assert (row.status, row.judged_by) == (Status.REGRESSED, words)
+    assert (row.status, row.metric) == (Status.REGRESSED, "latency")
 
 
 def test_memory_and_numerics_are_held_against_a_as_well(bed):
@@ -435,13 +429,10 @@ def test_each_side_is_a_run_of_its_own_and_bs_has_the_verdicts(bed):
 
 
 def test_the_expected_time_is_what_cases_took_before_or_a_guess():
-    known, unknown = make_case(id="x"), make_case(id="y", sampling=Sampling())
+    known, unknown = make_case(id="x"), make_case(id="y")
     took = Pace({"x": 5.0})
-    assert ab.expected_s([known], 3, took) == ab.STARTING_S + 3 * 2 * 5.0
-    eager = ab.expected_s([unknown], 3, took)
-    compiled = replace(unknown, params={"compile_mode": "default"})
-    assert eager == ab.STARTING_S + 3 * 2 * (ab.BUILDING_S + 0.5 + 0.25)
-    assert ab.expected_s([compiled], 3, took) > eager
+    assert ab.expected_s([known], 3, took) == 3 * 2 * 5.0
+    assert ab.expected_s([known, unknown], 3, took) == 3 * 2 * (5.0 + least_s([unknown]))
 
 
 # ---- the command --------------------------------------------------------------------------
@@ -513,7 +504,6 @@ def scripted(cli, bed, monkeypatch):
         (("--env-b", "HIP_VISIBLE_DEVICES=1"), ("--env-b", "HIP_VISIBLE_DEVICES chooses the")),
         (("--prefix-b", "docker 'run"), ("--prefix-b", "docker 'run", "No closing quotation")),
         (("--prefix-b", "docker run x"), ("--python-b", "name the interpreter behind --prefix-b")),
-        (("--folder-a", "none"), ("--folder-a", "none is not a folder")),
         (("--pairs", "1"), ("--pairs",)),
         (("--pairs", "4", "--most-pairs", "3"), ("--most-pairs", "3 is less than --pairs 4")),
         (("--tier", "daily"), ("--tier", "'daily' is none of smoke, gate, nightly")),
@@ -552,18 +542,17 @@ def test_the_time_told_is_what_the_last_runs_took(scripted):
     writer.attempt(make_case(id="small-fp32"), None, make_attempt(took_s=5.0))
     writer.close()
     _, _, err, _ = scripted("-k", "small", "--pairs", "2", "--most-pairs", "3")
-    assert "in 2 pairs, about 30 s; up to 3 pairs, 40 s" in err.splitlines()[0]
+    assert "in 2 pairs, about 20 s; up to 3 pairs, 30 s" in err.splitlines()[0]
 
 
 def test_sides_are_started_as_the_options_say(scripted):
     *_, started = scripted(
         *("--python-a", "/a/python", "--env-a", "X=1", "--env-a", "Y=a=b"),
         *("--python-b", "python3", "--prefix-b", "docker run --rm 'an image'"),
-        *("--folder-a", "."),
     )
     assert started == [
         Side("python3", {}, ("docker", "run", "--rm", "an image")),
-        Side("/a/python", {"X": "1", "Y": "a=b"}, folder=Path()),
+        Side("/a/python", {"X": "1", "Y": "a=b"}),
     ]
 
 
@@ -586,14 +575,10 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
     b = proposed.split()[6]
     assert proposed == f"next: bench-lib baseline accept --dry-run --run {b}"
     assert ids[b].records["small-fp32"].status is Status.REGRESSED
-    assert any(line.startswith("2 of 3 cases are in doubt: ") for line in lines)
     said = err.splitlines()
     assert said[0].startswith("3 cases on mi300x in 2 pairs, about ")
     assert said[1].startswith("A: torch 2.9.0, Python 3.11.7, ")
     assert said[2].endswith(", /b/python")
-    assert "pair 1 of 2  1/3  big-fp16  A 10 ms  B 10 ms" in said
-    assert "pair 1 of 2  2/3  big-fp32  A 10 ms  B fault: died" in said
-    assert "pair 3 of at most 3  1/1  small-fp32  A 10 ms  B 10.5 ms" in said
 
 
 def test_a_side_behind_a_prefix_is_said_to_be_known_in_part(scripted):
@@ -633,7 +618,6 @@ def test_a_comparison_of_which_most_cases_say_nothing_has_no_answer(
 def test_another_history_is_part_of_the_next_step(scripted):
     _, out, _, _ = scripted("--history", "my runs", "--env-b", "X=1", "--pairs", "5")
     assert out.endswith(" --history 'my runs'\n")
-    assert "hardly knows" not in out
 
 
 def test_json_holds_everything(scripted, bed):
@@ -686,12 +670,6 @@ def test_markdown_has_verdicts_kernels_and_components_that_differ(scripted, bed,
     bed.b.versions = {"torch": "2.10.0"}
     bed.a.kernels["small-fp32"] = KernelTable("torch.profiler", 5, [Kernel("gemm", 1, 0.009)])
     bed.b.kernels["small-fp32"] = KernelTable("torch.profiler", 5, [Kernel("slow", 1, 0.0095)])
-    installed = {"A": ["torch 2.9.0", "triton 3.5"], "B": ["torch 2.10.0", "triton 3.6", "x 1"]}
-    of = {sys.executable: installed["A"], "/b/python": installed["B"]}
-    monkeypatch.setattr(
-        "bench_lib.launch.environments.ask",
-        lambda python, *_: Installed(["3.11"], torch=True, installed=of[python], requires={}),
-    )
     words = ("--pairs", "2", "--most-pairs", "3", "--python-b", "/b/python", "--markdown")
     status, out, _, _ = scripted(*words)
     lines = out.splitlines()
@@ -706,8 +684,6 @@ def test_markdown_has_verdicts_kernels_and_components_that_differ(scripted, bed,
     changes = [line.partition("B: ")[2] for line in lines if "A -&gt; B: " in line]
     assert [line for line in changes if not line.startswith("python ")] == [
         "torch 2.9.0 -&gt; 2.10.0",
-        "triton 3.5 -&gt; 3.6",
-        "x missing -&gt; 1",
     ]
 
 
@@ -736,102 +712,6 @@ def test_kernels_of_a_dead_reference_are_said_to_be_its_own(scripted, bed, monke
     assert status == 1
     (reason,) = (line for line in out.splitlines() if line.startswith("small-fp32: REGRESSED"))
     assert reason.endswith("its kernels are not known: the reference's: it is gone")
-
-
-# ---- as git bisect run reads it -----------------------------------------------------------
-
-NOISY = [[s] * 20 for s in (0.010, 0.019, 0.006, 0.013, 0.008, 0.022)]
-
-
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ([FAST], 0),
-        ([[0.0095] * 20], 0),
-        ([SLOW], 1),
-        (NOISY, 125),
-        ([ABORT], 125),
-        (["no such device"], 125),
-    ],
-)
-def test_git_is_told_whether_b_is_slower(scripted, bed, script, expected):
-    bed.b.script = {"big-fp16": list(script)}
-    assert scripted("--bisect", "-k", "big-fp16", "--pairs", "5")[0] == expected
-
-
-def test_a_side_that_does_not_start_leaves_the_commit_out(scripted, bed):
-    bed.b.refuse_forks_from = 1
-    status, _, err, _ = scripted("--bisect")
-    assert (status, err.splitlines()[-1]) == (125, "bench-lib: error: B: no device")
-
-
-@pytest.mark.parametrize("words", [("-k", "tiny"), ("--no-such-option",), ("--matrix", "none")])
-def test_a_wrong_question_ends_git_bisect(cli, words):
-    assert cli(*words)[0] == 2
-    assert cli("--bisect", *words)[0] == 129
-
-
-def test_a_mistake_of_our_own_ends_git_bisect_and_blames_no_commit(cli, monkeypatch):
-    def broken():
-        raise ValueError("a mistake")
-
-    monkeypatch.setattr("bench_lib.backends.detect", broken)
-    status, _, err = cli("--bisect")
-    assert status == 129
-    assert "ValueError: a mistake" in err
-
-
-RUNNER = """
-import os, sys
-from pathlib import Path
-sys.path[:0] = {path!r}
-from standins.worker import Context, Contexts, Watch, gpus
-from bench_lib import backends
-from bench_lib.cli import main
-from bench_lib.engine import engine
-from bench_lib.engine.device import HeldDevice
-from bench_lib.engine.devicelock import DeviceLock
-from bench_lib.launch import catalogue
-from bench_lib.launch.faults import LaunchError
-
-device = gpus(1)[0]
-
-def start(side, _device):
-    workers = Contexts({{}}, device)
-    step = Path(side.folder or ".", "step").read_text()
-    if step == "none":
-        raise LaunchError("it does not start")
-    workers.script = {{"big-fp16": [[float(step)] * 20]}}
-    return workers
-
-def hold(device, settings, **options):
-    lock = lambda each: DeviceLock(each, Path({folder!r}))
-    watch = lambda _device: Watch()
-    return HeldDevice(device, settings, start=start, watch=watch, lock_of=lock, **options)
-
-catalogue.network_sizes = dict
-backends.detect = lambda: [device]
-engine.HeldDevice = hold
-sys.argv = ["bench-lib", *sys.argv[1:]]
-main()
-"""
-
-
-def test_git_bisect_run_finds_the_slow_commit(tmp_path, matrix):
-    repository = Repository(tmp_path / "repository")
-    commits = []
-    for number in range(9):
-        seconds = {4: "none"}.get(number, 0.0105 if number >= 6 else 0.01)
-        (repository.folder / "step").write_text(str(seconds))
-        commits.append(repository.commit(f"Change {number}"))
-    runner = tmp_path / "runner.py"
-    runner.write_text(RUNNER.format(path=[str(HERE), str(HERE.parent)], folder=str(tmp_path)))
-    repository.git("bisect", "start", "HEAD", commits[0])
-    command = [sys.executable, str(runner), "ab", "--bisect", "--matrix", str(matrix)]
-    repository.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "good"), commits[0])
-    command += ["--tier", "smoke", "-k", "big-fp16", "--folder-a", str(tmp_path / "good")]
-    said = repository.git("bisect", "run", *command, "--history", str(tmp_path / "runs"))
-    assert f"{commits[6]} is the first bad commit" in said
 
 
 # ---- for real -----------------------------------------------------------------------------

@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_measurement
 from processes import no_file_beyond
 from quickly import hardly_warm_up, one_thread
 from typer.testing import CliRunner
 
 from bench_lib.cli import app, micro
-from bench_lib.engine import processes
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.processes import Companion
 from bench_lib.launch.faults import LaunchError
@@ -31,15 +29,13 @@ from bench_lib.micro import ending, program, session
 from bench_lib.micro.ending import Ending
 from bench_lib.micro.flags import RankPlace, read_options
 from bench_lib.micro.session import case_from
-from bench_lib.model import Accepted, Case, Measurement, UserError
+from bench_lib.model import Accepted, Case, UserError
 from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.history import files, read
 from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import validity
 from bench_lib.worker import device
-from bench_lib.worker.clock import Clock
 from bench_lib.worker.measure import MeasuringContext
-from bench_lib.worker.workload import Setting
 
 TINY = "SqueezeNet1.1"
 """The network of the fewest operations, by the name that ROCm's tool gives it."""
@@ -134,19 +130,6 @@ def test_results_are_written_with_the_keys_of_rocms_tool(run, tmp_path):
     assert not (tmp_path / ".json").exists()
 
 
-@pytest.mark.usefixtures("_images_of_the_usual_size")
-def test_for_a_machine_there_is_json_and_the_lines_go_elsewhere(capsys):
-    words = ["--network", TINY, "--batch-size", "1", "--iterations", "3", "--json"]
-    assert program.main([*words, "--mode", "inference"]) == 0
-    out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert told["case"]["id"] == "squeezenet1_1-b1-fp32-eager-infer"
-    assert len(told["measurement"]["iteration_s"]) == 3
-    assert len(told["iterations"]) == 3
-    assert told["iterations"][0]["loss"] == told["iterations"][2]["loss"]
-    assert "Throughput [img/sec]" in err
-
-
 # ---- every flag does something ----------------------------------------------------------------
 
 
@@ -186,7 +169,7 @@ def test_a_case_is_the_suites_own_wherever_it_has_such_a_case():
 
 
 def test_inference_runs_the_forward_pass_alone(run):
-    printed = run("--mode", "inference", "--check")
+    printed = run("--mode", "inference", "--history", "kept")
     assert "INFO: in inference that is the forward pass alone." in printed
     losses = re.findall(r"^(?:Warmup iteration|Epoch) \d+: Loss = ([\d.]+)", printed, re.MULTILINE)
     assert len(set(losses)) == 1
@@ -207,82 +190,6 @@ def test_the_autograd_profiler_prints_the_tables_of_the_guide(run):
     assert "PyTorch Profiler Results:" in printed
     assert "Top 10 operations by total CPU time:" in printed
     assert "Memory Profiling:" in printed
-
-
-def looks(
-    monkeypatch: pytest.MonkeyPatch, *seen: Measurement, others: list[float] | None = None
-) -> tuple[session.Looked, list[str]]:
-    script = iter(seen)
-
-    def measure(_case: Case, context: MeasuringContext) -> Measurement:
-        for phase in ("first step", "warm-up", "give way", "measure"):
-            context.phase(phase)
-        measured = next(script)
-        context.shown(measured.iteration_s[:1])
-        context.shown(measured.iteration_s[1:])
-        return measured
-
-    monkeypatch.setattr(session, "measure", measure)
-    monkeypatch.setattr(session, "disturbance", processes.disturbance)
-    said: list[str] = []
-    options = read_options(["--network", TINY, "--mode", "inference", "--again"])
-    agreed = iter(others or [])
-    context = MeasuringContext(
-        Setting(torch.device("cpu")),
-        Clock(),
-        "context",
-        agree=lambda value: max(value, next(agreed, 0.0)),
-    )
-    case = case_from(options, RankPlace(), "fp32")
-    looked = session.looked_at(options, case, context, said.append)
-    assert next(script, None) is None
-    return looked, said
-
-
-STEADY = make_measurement(iteration_s=[1.0] * 4, first_step_s=2.0, compile_s=1.0)
-SHAKEN = make_measurement(iteration_s=[1.0, 1.2, 1.0, 1.2], first_step_s=60.0, compile_s=59.0)
-WILD = make_measurement(iteration_s=[1.0, 9.0, 1.0, 9.0], first_step_s=3.0, compile_s=2.0)
-
-
-def test_a_steady_measurement_is_made_once(monkeypatch):
-    looked, said = looks(monkeypatch, STEADY)
-    assert looked.measurement == STEADY
-    assert not any("once more" in text for text in said)
-
-
-def test_a_disturbed_measurement_is_made_once_more(monkeypatch):
-    looked, said = looks(monkeypatch, replace(SHAKEN, compile_cache="cold"), STEADY)
-    assert looked.measurement == replace(
-        STEADY, first_step_s=60.0, compile_s=59.0, compile_cache="cold"
-    )
-    assert [seen.seconds for seen in looked.measured] == [1.0] * 4
-    assert said.count("INFO: running the benchmark..") == 2
-    assert "INFO: measuring once more: iterations spread by 10.5%" in said
-    for words in ("INFO: running forward and backward for warmup.", "Warmup complete."):
-        assert said.count(words) == 1
-    assert [text[:8] for text in said if text.startswith("Epoch ")] == 2 * [
-        *("Epoch 0:", "Epoch 1:", "Epoch 2:", "Epoch 3:")
-    ]
-
-
-def test_what_is_disturbed_by_nature_is_taken_as_it_is_then(monkeypatch):
-    looked, _ = looks(monkeypatch, WILD, SHAKEN)
-    assert looked.measurement.iteration_s == SHAKEN.iteration_s
-    assert looked.measurement.first_step_s == WILD.first_step_s
-
-
-def test_a_second_look_that_was_disturbed_more_is_not_taken(monkeypatch):
-    looked, said = looks(monkeypatch, SHAKEN, WILD)
-    assert looked.measurement == SHAKEN
-    assert [seen.seconds for seen in looked.measured] == SHAKEN.iteration_s
-    assert "INFO: that was disturbed more; the first is kept" in said
-
-
-def test_ranks_look_again_together_and_keep_the_same_look(monkeypatch):
-    looked, _ = looks(monkeypatch, SHAKEN, STEADY, others=[1.0, 1.9, 1.05])
-    assert looked.measurement == SHAKEN
-    _, said = looks(monkeypatch, STEADY, STEADY, others=[1.0])
-    assert "INFO: measuring once more: another rank was disturbed" in said
 
 
 def test_what_cannot_be_profiled_loses_nothing(monkeypatch, capsys):

@@ -6,13 +6,12 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench_lib.cli.ending import complain
 from bench_lib.cli.options import grouped, known, read
 from bench_lib.cli.output import (
     DEFAULT_HISTORY,
@@ -32,16 +31,12 @@ from bench_lib.report.answer import Answer, Column, Table, columns, judged
 from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
-    from bench_lib.engine.settings import Settings, Side
+    from bench_lib.engine.settings import Side
     from bench_lib.studies.ab import Compared, PairRow
 
 SHOWN = 3
 """Cases that are named where an expression matches none."""
 PAIRS, MOST_PAIRS = 3, 6
-BASELINE_PAIRS = 5
-"""Fewer processes than this make a baseline whose own spread is hardly known."""
-UNTESTABLE = 125
-"""The exit status by which ``git bisect run`` leaves a commit out."""
 
 
 def _known_tier(name: str | None) -> str | None:
@@ -120,11 +115,6 @@ def _prefix(side: str) -> Any:
     return typer.Option(f"--prefix-{side.lower()}", metavar="WORDS", help=words)
 
 
-def _folder(side: str) -> Any:
-    words = f"Folder that {side} starts in and finds modules in first (default: this one)."
-    return typer.Option(f"--folder-{side.lower()}", metavar="DIR", help=words)
-
-
 @grouped
 def ab(
     *,
@@ -134,8 +124,6 @@ def ab(
     env_b: Annotated[list[str] | None, _env("B")] = None,
     prefix_a: Annotated[str | None, _prefix("A")] = None,
     prefix_b: Annotated[str | None, _prefix("B")] = None,
-    folder_a: Annotated[Path | None, _folder("A")] = None,
-    folder_b: Annotated[Path | None, _folder("B")] = None,
     chosen: ChosenCases,
     pairs: Annotated[
         int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
@@ -144,14 +132,6 @@ def ab(
         int | None,
         typer.Option(help=f"Most pairs of a case that looks different (default: {MOST_PAIRS})."),
     ] = None,
-    bisect: Annotated[
-        bool,
-        typer.Option(
-            "--bisect",
-            help="End as git bisect run reads it: 0 not slower, 1 slower, 125 not known, 129 wrong "
-            "question.",
-        ),
-    ] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
     markdown: Markdown = False,
@@ -163,8 +143,8 @@ def ab(
     """
     one_form(json=json, markdown=markdown)
     sides = {
-        "A": _side("a", python_a, env_a, prefix_a, folder_a),
-        "B": _side("b", python_b, env_b, prefix_b, folder_b),
+        "A": _side("a", python_a, env_a, prefix_a),
+        "B": _side("b", python_b, env_b, prefix_b),
     }
     most = max(MOST_PAIRS, pairs) if most_pairs is None else most_pairs
     if most < pairs:
@@ -172,25 +152,10 @@ def ab(
         raise typer.BadParameter(why, param_hint="--most-pairs")
 
     from bench_lib import backends
-    from bench_lib.engine.devicelock import DeviceBusyError
-    from bench_lib.launch.faults import LaunchError
-    from bench_lib.studies import ab as comparing
 
     device = backends.detect()[0]
-    cases = chosen.of(device)
-    try:
-        settings = comparing.settings(
-            sides, pairs, most, history=history, kernels="none" if bisect else "auto", say=say
-        )
-        found = _compare(device, settings, cases)
-    except (LaunchError, DeviceBusyError) as error:
-        if not bisect:
-            raise
-        complain(str(error))
-        raise typer.Exit(UNTESTABLE) from None
+    found = _compare(device, sides, chosen.of(device), (pairs, most), history)
     answer = _answer(found, device, sides, (pairs, most), history)
-    if bisect:
-        answer = replace(answer, exit_status=_status_for_git(found))
     tell(answer, json=json, markdown=markdown)
 
 
@@ -199,7 +164,6 @@ def _side(
     python: str | None,
     env: list[str] | None,
     prefix: str | None,
-    folder: Path | None,
 ) -> Side:
     from bench_lib.engine import settings
     from bench_lib.launch.environments import interpreter
@@ -211,29 +175,33 @@ def _side(
     if words and python is None:
         why = f"name the interpreter behind --prefix-{letter}, python3 for example"
         raise typer.BadParameter(why, param_hint=f"--python-{letter}")
-    if folder is not None and not folder.is_dir():
-        raise typer.BadParameter(f"{folder} is not a folder", param_hint=f"--folder-{letter}")
     variables = dict(read(settings.variable, text, f"--env-{letter}") for text in env or [])
-    return settings.Side(interpreter(python or sys.executable), variables, words, folder)
+    return settings.Side(interpreter(python or sys.executable), variables, words)
 
 
-def _compare(device: Hardware, settings: Settings, cases: Sequence[Case]) -> Compared:
-    """Compare, and say before what that will take."""
+def _compare(
+    device: Hardware,
+    sides: Mapping[str, Side],
+    cases: Sequence[Case],
+    pairs: tuple[int, int],
+    folder: Path,
+) -> Compared:
+    """Compare in so many pairs, and in most in so many, and say before what that will take."""
     from bench_lib.engine import pace
     from bench_lib.engine.engine import opened
     from bench_lib.engine.sides import mixed_conditions
     from bench_lib.studies import ab as comparing
 
-    pairs, most_pairs, folder = settings.processes, settings.planned, settings.history
-    assert folder is not None
-    sides = dict(sorted(settings.sides.items()))
     known = pace.read(folder, device.key)
-    least, longest = (comparing.expected_s(cases, n, known) for n in (pairs, most_pairs))
+    least, longest = (comparing.expected_s(cases, n, known) for n in pairs)
     say(
-        f"{many(len(cases), 'case')} on {device.key} in {pairs} pairs, "
-        f"about {duration(least)}; up to {most_pairs} pairs, {duration(longest)}, where "
+        f"{many(len(cases), 'case')} on {device.key} in {pairs[0]} pairs, "
+        f"about {duration(least)}; up to {pairs[1]} pairs, {duration(longest)}, where "
         "something looks different"
     )
+    of_pairs = pace.Pace({case.id: comparing.expected_s([case], 1, known) for case in cases})
+    progress = pace.ProgressLines(say, lambda _phase: of_pairs)
+    settings = comparing.settings(sides, *pairs, history=folder, progress=progress, say=say)
     with opened(device, settings) as engine:
         engine.held.open(0)
         environments = {name: engine.environments[name] for name in sides}
@@ -251,13 +219,12 @@ def _answer(
     pairs: tuple[int, int],
     folder: Path,
 ) -> Answer:
-    from bench_lib.studies.ab import packages, unanswered
+    from bench_lib.studies.ab import unanswered
 
     rows = sorted(found.rows, key=lambda row: rank(row.status))
-    differing = [line for line in packages(sides) if line not in found.differences]
     counts = Counter(row.status.value for row in rows)
     statuses = ", ".join(f"{n} {status}" for status, n in counts.items())
-    changes = [*found.differences, *differing] or ["no difference is known"]
+    changes = found.differences or ["no difference is known"]
     environments = found.environments
     notes = [f"environment, A -> B: {line}" for line in changes]
     notes += [
@@ -269,20 +236,19 @@ def _answer(
     if found.stopped:
         notes.append(f"stopped: {shortened(found.stopped)}")
     notes += [f"history of {name}: {path}" for name, path in found.history.items()]
-    about, step = _next_step(found, sides, folder)
+    nothing, step = _next_step(found, sides, folder)
     return Answer(
         command="ab",
         tables={"cases": Table(COLUMNS, rows)},
         title=f"B against A on {device.name}: {statuses}",
         heading=[f"{name}: {_in_brief(sides[name], environments[name])}" for name in sorted(sides)],
-        notes=[*notes, *about, *filter(None, [unanswered(found.rows)])],
+        notes=[*notes, *filter(None, [nothing, unanswered(found.rows)])],
         next=step,
         about={
             **picked(found, "environments differences runs history stopped"),
             "device": device,
             "pairs": pairs[0],
             "most_pairs": pairs[1],
-            "packages": differing,
         },
         exit_status=_exit_status(found),
     )
@@ -296,36 +262,21 @@ def _in_brief(side: Side, environment: Environment) -> str:
     return ", ".join(words)
 
 
-def _next_step(found: Compared, sides: Mapping[str, Side], folder: Path) -> tuple[list[str], str]:
-    """Return what to know before B's values are accepted, and the command that proposes them."""
-    from bench_lib.storage.acceptance import DOUBTFUL
-
-    measured = [len(row.pairs) for row in found.rows if row.pairs]
-    if not measured:
-        return ["nothing was compared, so there is nothing to accept"], ""
+def _next_step(found: Compared, sides: Mapping[str, Side], folder: Path) -> tuple[str, str]:
+    """Return why there is nothing to accept, or the command that proposes B's values."""
+    if not any(row.pairs for row in found.rows):
+        return "nothing was compared, so there is nothing to accept", ""
     if sides["A"] == sides["B"]:
-        return ["nothing to accept: both sides are the same, and what differs is noise"], ""
-    notes = []
-    if doubtful := sum(row.status in (Status.ERROR, *DOUBTFUL) for row in found.rows):
-        notes.append(
-            f"{doubtful} of {len(found.rows)} cases are in doubt: accept leaves them out, or takes "
-            "them with --force and the reason; bench-lib baseline quarantine excuses one"
-        )
-    if min(measured) < BASELINE_PAIRS:
-        notes.append(
-            f"a baseline of {min(measured)} processes hardly knows their spread: "
-            f"--pairs {BASELINE_PAIRS} makes a better one"
-        )
+        return "nothing to accept: both sides are the same, and what differs is noise", ""
     where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
-    return notes, f"bench-lib baseline accept --dry-run --run {found.runs['B']}{where}"
+    return "", f"bench-lib baseline accept --dry-run --run {found.runs['B']}{where}"
 
 
 def _reasons(rows: Sequence[PairRow]) -> Iterator[tuple[str, str, str]]:
     """Yield case, status and metric, and reason of each verdict that needs one."""
     for row in rows:
         for verdict in row.verdicts:
-            timing = verdict is row.verdicts[0]
-            if verdict.status is not Status.OK or (timing and row.judged_by):
+            if verdict.status is not Status.OK:
                 yield row.case_id, f"{verdict.status.value} {verdict.metric}", verdict.reason
 
 
@@ -338,21 +289,12 @@ def _exit_status(found: Compared) -> int:
     return 2 if unanswered(found.rows) else 0
 
 
-def _status_for_git(found: Compared) -> int:
-    """Return 0 where B is not slower, 1 where it is, 125 where that is not known."""
-    statuses = {row.status for row in found.rows} - {Status.SKIPPED}
-    if Status.REGRESSED in statuses:
-        return 1
-    is_known = statuses and statuses <= {Status.OK, Status.IMPROVED} and not found.stopped
-    return 0 if is_known else UNTESTABLE
-
-
 COLUMNS: list[Column[PairRow]] = [
     Column("case_id", lambda row: row.case_id, heading="case"),
     Column("status", lambda row: row.status),
     Column("a_s", lambda row: row.a_s, "s", "A"),
     Column("b_s", lambda row: row.b_s, "s", "B"),
     *judged(lambda row: row.verdicts[0]),
-    Column("judged_by", lambda row: row.judged_by),
+    Column("metric", lambda row: row.metric, heading="by"),
     *columns("", "pairs verdicts"),
 ]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import traceback
 from typing import Any, NoReturn
 
 import typer
 
 DONE, WRONG = 0, 2
 """Done, or the answer is yes; the question was wrong.  1 is a command's own: its answer is no."""
-GIT_ABORTS = 129
-"""What ``git bisect run`` ends at; it takes 1 to 124 for a slow commit."""
 INTERRUPTED, READER_GONE = 130, 141
 """By SIGINT, by SIGPIPE (``| head``): 128 and the signal's number, as shells say."""
 
@@ -35,16 +32,9 @@ def run(program: Any) -> NoReturn:
 
     for warning in removed.warnings(os.environ):
         print(f"bench-lib: warning: {warning}", file=sys.stderr)
-    for_git = sys.argv[1:2] == ["ab"] and "--bisect" in sys.argv
-    try:
-        with shown(), ended_by(sys.exit):
-            status = _flushed(_status(program))
-    except Exception:  # Python would end with 1, by which git takes the commit for a bad one
-        if not for_git:
-            raise
-        traceback.print_exc()
-        status = WRONG
-    sys.exit(GIT_ABORTS if for_git and status == WRONG else status)
+    with shown(), ended_by(sys.exit):
+        status = _flushed(_status(program))
+    sys.exit(status)
 
 
 def complain(words: str) -> None:

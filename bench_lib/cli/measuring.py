@@ -120,7 +120,7 @@ class Measuring:
                 record = engine.measure(case)
                 if not self._keeping.json:
                     each(record)
-                engine.settings.progress.finish(case.id, ())
+                engine.settings.progress.finish(case.id)
             for nth in range(1, processes):
                 say(f"all again, in fresh process {nth + 1} of {processes}")
                 # Its number is none of those that suspicious cases are given.

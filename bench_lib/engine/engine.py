@@ -373,7 +373,7 @@ class Engine:
         def take(outcomes: list[Outcome]) -> None:
             for outcome in outcomes:
                 self.note(outcome)
-            self.settings.progress.finish(outcomes[0].case.id, outcomes)
+            self.settings.progress.finish(outcomes[0].case.id)
 
         _at_once({held: measured(held) for held in queues}, take)
 
@@ -416,7 +416,7 @@ class Engine:
         side, case, found = part
         self.suites[side].note_kernels(case.id, found)
         if side == self.settings.candidate:
-            self.settings.progress.finish(case.id, ())
+            self.settings.progress.finish(case.id)
 
     def _profiled(
         self, held: HeldDevice, cases: Sequence[Case]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench_lib.engine.processes import FORK
-from bench_lib.engine.settings import Outcome, Progress
+from bench_lib.engine.settings import Progress
 from bench_lib.formats import duration
 from bench_lib.model import COMPILE_MODES
 from bench_lib.storage.lines import HistoryError
@@ -164,7 +164,7 @@ class ProgressLines(Progress):
         if self._total and left_s is not None and left_s >= EVERY_S:
             self._say(self._line(left_s))
 
-    def finish(self, name: str, _outcomes: Sequence[Outcome] = (), /) -> None:
+    def finish(self, name: str, /) -> None:
         """Note that a test is over; one that is in no lane changes nothing."""
         now = self._clock()
         for lane in self._lanes:

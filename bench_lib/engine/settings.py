@@ -88,8 +88,8 @@ class Progress(Protocol):
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /) -> None:
         """Begin a phase; each lane holds the ids of the cases of one device, in their order."""
 
-    def finish(self, name: str, outcomes: Sequence[Outcome], /) -> None:
-        """Note that the phase is done with a case, and what each side's outcome is, in turn."""
+    def finish(self, name: str, /) -> None:
+        """Note that the phase is done with a case."""
 
 
 class Unseen(Progress):

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from bench_lib import backends, files
 from bench_lib.engine.engine import Engine, opened
 from bench_lib.engine.processes import Companion
 from bench_lib.engine.settings import PLANNED, Settings
 from bench_lib.engine.suite import Suite
-from bench_lib.formulas.roofline import Roofline, place
+from bench_lib.formulas.roofline import place
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.wire import PRELOAD_VARIABLE
@@ -28,7 +26,7 @@ from bench_lib.launch.zygote import Zygote
 from bench_lib.micro import lines
 from bench_lib.micro.flags import MicroOptions, RankPlace
 from bench_lib.micro.session import RankSeen
-from bench_lib.model import Hardware, Measurement, UserError
+from bench_lib.model import Hardware, UserError
 from bench_lib.report import console
 from bench_lib.worker.profiling import external_profiler
 
@@ -121,8 +119,6 @@ class Ending:
             with self._going_on():
                 passes = self.engine.conclude()
             self.say("\n".join(standing(self.engine.suite)))
-        if options.json:
-            self._print_json(seen, folded, result, placed)
         return passes
 
     def keep(self, seen: RankSeen) -> None:
@@ -175,26 +171,6 @@ class Ending:
             raise
         except OSError as error:
             self.trouble.append(f"{file} cannot be written: {error.strerror}")
-
-    def _print_json(
-        self, seen: RankSeen, folded: Measurement, result: dict[str, Any], placed: Roofline
-    ) -> None:
-        suite = self.engine.suite if self.engine else None
-        record = suite.records.get(seen.case.id) if suite else None
-        document: dict[str, Any] = {
-            "case": seen.case,
-            "dtype": self.options.dtype,
-            "result": result,
-            "measurement": folded,
-            "device": seen.device,
-            "roofline": placed,
-            "iterations": seen.measured,
-            "warmup": seen.warmup,
-            "status": record.status if record else None,
-            "verdicts": record.verdicts if record else [],
-            "history": str(suite.writer.path) if suite else None,
-        }
-        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode(), flush=True)
 
 
 def standing(suite: Suite) -> list[str]:

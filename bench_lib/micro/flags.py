@@ -147,15 +147,10 @@ class MicroOptions:
     history: Path | None = None
     judge: bool = False
     baselines: Path = BASELINES
-    json: bool = False
-    check: bool = True
-    """Whether the answer is held against FP32 eager's, and FLOPs are counted."""
-    again: bool = True
-    """Whether a disturbed measurement is made once more."""
 
     @property
     def kept(self) -> bool:
-        """Whether it goes into a history, and is measured as the suite measures."""
+        """Whether it goes into a history, and is measured and checked as the suite does."""
         return self.history is not None
 
     @property
@@ -272,17 +267,6 @@ def _add_our_flags(group: argparse._ArgumentGroup) -> None:
         default=BASELINES,
         help="folder of baseline files, for --judge (baselines)",
     )
-    add("--json", action="store_true", help="print JSON; the lines go to stderr")
-    add(
-        "--check",
-        action="store_true",
-        help="hold the answer against FP32 eager, count FLOPs (a run that is kept always does)",
-    )
-    add(
-        "--again",
-        action="store_true",
-        help="measure once more if something disturbed it (a run that is kept always does)",
-    )
 
 
 def read_options(words: Sequence[str]) -> MicroOptions:
@@ -300,8 +284,6 @@ def read_options(words: Sequence[str]) -> MicroOptions:
         "dist_backend": given.dist_backend and given.dist_backend.lower(),
         "compiling": compiling if given.compile else Compiling(),
         "history": history,
-        "check": given.check or history is not None,
-        "again": given.again or history is not None,
     }
     is_launched = who_am_i(os.environ).launcher is not None
     if is_launched:

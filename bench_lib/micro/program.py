@@ -100,7 +100,7 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
     from bench_lib.micro.session import check_compiling, run
 
     check_compiling(options, place)
-    output = functools.partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
+    output = functools.partial(print, flush=True)
     say = functools.partial(_say, output, f"[GPU {place.rank}] " if place.ranks > 1 else "")
     passes = True
     trouble: list[str] = []

@@ -9,18 +9,16 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from bench_lib.cases.axes import case_of, network_axes, one_of
-from bench_lib.engine.processes import disturbance
 from bench_lib.launch.ranks import fold
 from bench_lib.micro import lines
 from bench_lib.micro.flags import MicroOptions, RankPlace, batch_of
 from bench_lib.micro.lines import PrintedIteration, Watched
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
-from bench_lib.verdict.statistics import iterations
 from bench_lib.worker import layers, profiling
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.context import kind_of
@@ -56,7 +54,6 @@ class RankSeen:
     case: Case
     device: Device
     measurement: Measurement
-    warmup: list[PrintedIteration]
     measured: list[PrintedIteration]
     outcomes: list[dict[str, Any]]
     """Every rank's."""
@@ -94,7 +91,7 @@ def case_from(options: MicroOptions, place: RankPlace, fp32: str) -> Case:
         iterations=options.iterations,
         max_iterations=options.iterations,
         measure_s=1e-9,
-        checks=options.check,
+        checks=options.kept,
     )
     if not options.kept:  # ROCm's tool sleeps for as long before it measures
         sampling = dataclasses.replace(sampling, warmup_max_s=1.0)
@@ -157,10 +154,10 @@ def run(
             give_way=give_way,
             brief=not options.kept,
         )
-        looked = looked_at(options, case, context, say)
+        measured, printed = looked_at(options, case, context, say)
     passes = Passes(options, place, say)
     passes.run(case, setting)
-    measurement = dataclasses.replace(looked.measurement, operations_s=passes.operations_s)
+    measurement = dataclasses.replace(measured, operations_s=passes.operations_s)
     outcome = {"measurement": dataclasses.asdict(measurement), **about_rank(setting, seen)}
     with _not_measured(case, seen):
         outcomes = group.gathered(outcome)
@@ -172,8 +169,7 @@ def run(
         case=case,
         device=seen,
         measurement=measurement,
-        warmup=looked.warmup,
-        measured=looked.measured,
+        measured=printed,
         outcomes=outcomes,
         captured=passes.lines,
         failed=passes.failed,
@@ -198,58 +194,17 @@ def _not_measured(case: Case, seen: Device) -> Iterator[None]:
         raise NotMeasuredError(f"{case.id} cannot be run: {first_line(error)}") from error
 
 
-class Looked(NamedTuple):
-    """A case as it was measured, with the iterations that are printed."""
-
-    measurement: Measurement
-    warmup: list[PrintedIteration]
-    measured: list[PrintedIteration]
-
-
 def looked_at(
     options: MicroOptions, case: Case, context: MeasuringContext, say: Callable[[str], None]
-) -> Looked:
-    """Measure a case and print each iteration; with ``again`` once more where it was disturbed.
-
-    As in the suite, the second look is kept unless it was disturbed more.  The first step is
-    always the first look's, because the second finds the caches that it filled.
-    """
-    first = _look(options, case, context, say, is_first=True)
-    cause = disturbance(first.measurement) if options.again else None
-    if not context.agree(float(cause is not None)):
-        return first
-    say(f"INFO: measuring once more: {cause or 'another rank was disturbed'}")
-    second = _look(options, case, context, say, is_first=False)
-    worse, before = (context.agree(_disturbed(each.measurement)) for each in (second, first))
-    if worse > before:
-        say("INFO: that was disturbed more; the first is kept")
-        return first
-    measurement = dataclasses.replace(
-        second.measurement,
-        first_step_s=first.measurement.first_step_s,
-        compile_s=first.measurement.compile_s,
-        compile_cache=first.measurement.compile_cache,
-    )
-    return Looked(measurement, first.warmup, second.measured)
-
-
-def _look(
-    options: MicroOptions,
-    case: Case,
-    context: MeasuringContext,
-    say: Callable[[str], None],
-    *,
-    is_first: bool,
-) -> Looked:
-    warmup: list[PrintedIteration] = []
+) -> tuple[Measurement, list[PrintedIteration]]:
+    """Measure a case, and print each iteration; returns the measured ones, too."""
     measured: list[PrintedIteration] = []
 
     def entered(phase: str) -> None:
-        if phase == "first step" and is_first:
+        if phase == "first step":
             _say(say, lines.before_warmup(options))
-        if phase == "give way" and is_first:
-            warmup.extend(watched.warmup())
-            _say(say, lines.warming_up(warmup, watched.steps))
+        if phase == "give way":
+            _say(say, lines.warming_up(watched.warmup(), watched.steps))
         if phase == "measure":
             say("INFO: running the benchmark..")
 
@@ -269,14 +224,7 @@ def _look(
     watching = dataclasses.replace(
         context, phase=watched.enter, prepare=watched.prepare, shown=shown
     )
-    return Looked(measure(case, watching), warmup, measured)
-
-
-def _disturbed(measurement: Measurement) -> float:
-    """Return how much: 0 where it was not."""
-    if disturbance(measurement) is None:
-        return 0.0
-    return 1.0 + iterations.spread(measurement.iteration_s)
+    return measure(case, watching), measured
 
 
 def _opened(place: RankPlace) -> tuple[torch.device, Device]:
