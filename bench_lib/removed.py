@@ -26,11 +26,17 @@ _COMMENT = "--markdown FILE and a workflow step that comments (docs/ci.md)"
 _POST = "--json and a workflow step that posts (docs/ci.md)"
 _IMAGES = "compare two images with --prefix-a and --prefix-b of bench-lib ab"
 _FETCH = "python -c \"import torchvision.datasets as d; d.CIFAR100('DIR', download=True)\""
+_ADD = "declare the case in the matrix; pytest judges it (docs/adding-a-case.md)"
 OPTIONS: dict[tuple[str, str], str] = {
     ("history query", "--limit"): "--csv prints all rows; SQL has LIMIT",
     ("adopt", "--output"): "its cases are in perf_tests; move them by hand",
     ("baseline quarantine", "--history"): "leave it out: any case can be in quarantine",
     ("baseline show", "--case"): "--json, and any reader of JSON",
+    ("collectives", "--judge"): _ADD,
+    ("exercise", "--judge"): _ADD,
+    ("ops", "--judge"): _ADD,
+    ("scaling", "--judge"): _ADD,
+    ("train", "--judge"): _ADD,
     ("exercise", "--compile-options"): "compile_options in the matrix",
     ("exercise", "--price-per-hour"): "divide the price by the throughput",
     ("exercise", "--resolution"): "the largest batch is known to 1%",
@@ -47,6 +53,9 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("profile", "--counters"): (
         "rocprof-compute profile -- $(bench-lib profile CASE --tool ranges) (docs/profiling.md)"
     ),
+    ("ops", "--pinned"): "pinned = true in the matrix",
+    ("ops", "--scaling"): "scaling in the matrix",
+    ("ops", "--stride"): "stride in the matrix",
     ("pytest", "--perf-any-clock"): "remove the baseline of the higher clock, and record it anew",
     ("pytest", "--perf-budget"): "-o perf_budget=SECONDS",
     ("pytest", "--perf-cold"): "cold = true in the matrix",
@@ -96,6 +105,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("train", "--download"): _FETCH,
     ("train", "--download-only"): _FETCH,
     ("train", "--seed"): "the seed is 1337; leave it out",
+    ("train", "--strong"): "strong = true in the matrix",
 }
 """Options by command and name; pytest's are those of ``pytest``."""
 

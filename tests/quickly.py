@@ -27,10 +27,9 @@ def one_thread() -> Iterator[None]:
 
 
 def hardly_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have ``micro`` warm up for an instant, on small images, and say nothing but its figures."""
+    """Have ``micro`` warm up for an instant, on small images."""
     from bench_lib.micro import session
 
     short = functools.partial(Sampling, warmup_s=0.01, warmup_max_s=0.02)
     monkeypatch.setattr(session, "Sampling", short)
-    monkeypatch.setattr(session, "disturbance", lambda _measurement: None)
     monkeypatch.setattr(session, "SIZE", 64)

@@ -968,7 +968,7 @@ def test_what_its_run_never_judged_is_not_taken_without_force():
     (change,) = changes = proposed(unjudged())
     assert (
         change.against
-        == "its run did not judge it: killed before, side A of ab, or without --judge"
+        == "its run did not judge it: killed before, side A of ab, or a command that only measures"
     )
     assert taken(changes) == []
     (forced,) = taken(changes, force=True)

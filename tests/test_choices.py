@@ -31,7 +31,7 @@ from builders import (
     write_run,
 )
 from judging import verdicts_of
-from standins.worker import Contexts, Watch, gpus, held, ranks_that
+from standins.worker import Contexts, Watch, conclude, gpus, held, ranks_that
 
 from bench_lib.engine import engine
 from bench_lib.engine.device import HeldDevice
@@ -457,7 +457,7 @@ def judged(tmp_path, monkeypatch):
         with engine.opened(DEVICE, settings) as opened:
             for case in cases:
                 opened.measure(case)
-            opened.conclude()
+            conclude(opened)
             record = opened.suite.records[cases[0].id]
         measured = [line.partition(CASE.id)[2] for line in workers.log if CASE.id in line]
         return record, measured
@@ -501,10 +501,9 @@ def test_with_own_choices_nothing_is_handed(judged):
     assert measured == ["", *[", anew"] * 5]
 
 
-@pytest.mark.parametrize("options", [{"judged": False}, {}], ids=["unjudged", "judged"])
-def test_what_is_as_fast_is_measured_once(judged, options):
-    _, measured = judged(TEN, ELSEWHERE, **options)
-    assert measured == ["" if options else HANDED]
+def test_what_is_as_fast_is_measured_once(judged):
+    _, measured = judged(TEN, ELSEWHERE)
+    assert measured == [HANDED]
 
 
 def test_with_cold_caches_nothing_is_handed(judged):

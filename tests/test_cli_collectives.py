@@ -158,7 +158,6 @@ def test_a_fault_of_one_size_leaves_the_others(run):
         ("-b 1 -e 3", "--maxbytes: 2 bytes of float leave 4 ranks nothing"),
         ("-g 1", "--ranks is 1; a collective is of 2 to 1024"),
         ("-g 5", "--ranks is 5, and there are 4 GPUs"),
-        ("--judge --matrix no.toml", "no.toml: No such file"),
     ],
 )  # fmt: skip
 def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, words, error):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import signal
 from dataclasses import replace
 from pathlib import Path
 
-import builders
 import pytest
 from builders import (
     make_fault,
@@ -60,11 +58,6 @@ def exercise(tmp_path, monkeypatch, capsys):
 def steps(seconds: float) -> list[list[float]]:
     """Return a script's answer of steps that all take so long."""
     return [[seconds] * 20]
-
-
-def accept(folder, *case_ids):
-    """Accept baselines of ten milliseconds."""
-    builders.accept(folder, DEVICE, *case_ids)
 
 
 # ---- the commands -----------------------------------------------------------------------
@@ -218,92 +211,10 @@ def test_as_json_an_exercise_has_rows_figures_and_where_it_is_kept(exercise, tmp
     found = answer.json
     assert (found["command"], found["hardware_key"]) == ("exercise precision", "mi300x")
     assert found["history"] == f"history/{the_run(tmp_path).path.name}"
-    assert found["judged"] is None
     assert found["rows"][1]["precision"] == "fp16"
     assert found["rows"][1]["speed_up"] == 1
     assert found["rows"][1]["items_per_s"] == pytest.approx(400)
     assert found["rows"][1]["case_id"] == EAGER.replace("fp32", "fp16")
-
-
-# ---- judging ----------------------------------------------------------------------------
-
-
-def test_judged_cases_have_their_verdicts_below_the_table(exercise, tmp_path):
-    accept(tmp_path / "baselines", EAGER)
-    answer = exercise("precision", "resnet50", "--precisions", "fp32", "--judge")
-    assert answer.status == 0
-    table_end = answer.lines.index("")
-    (latency,) = [line for line in answer.lines[table_end:] if " OK latency: " in line]
-    assert latency.startswith(f"{EAGER}: OK latency: ")
-    assert the_run(tmp_path).records[EAGER].status.value == "OK"
-
-
-def test_a_case_that_became_slower_is_looked_at_again_and_fails(exercise, tmp_path):
-    accept(tmp_path / "accepted", EAGER)
-    words = ("precision", "resnet50", "--precisions", "fp32", "--judge", "--baselines", "accepted")
-    answer = exercise(*words, script={EAGER: steps(0.02)})
-    assert answer.status == 1
-    assert any(line.startswith(f"{EAGER}: REGRESSED latency: ") for line in answer.lines)
-    assert "looking again at 1 of 1 cases, in fresh process 2 of at most 6" in answer.err
-    assert the_run(tmp_path).exit_status == 1
-
-
-def test_rows_are_of_what_the_verdict_was_made_of(exercise, tmp_path):
-    accept(tmp_path / "baselines", EAGER)
-    words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
-    answer = exercise(*words, script={EAGER: [*steps(0.02), *steps(0.01)]})
-    assert answer.status == 0
-    assert answer.table()[1][:4] == ["fp32", "400 img/s", "1.00x", "10 ms"]
-
-
-def test_what_a_judged_run_cannot_read_of_earlier_nights_is_said(exercise, tmp_path):
-    accept(tmp_path / "baselines", EAGER)
-    words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
-    exercise(*words)
-    (newer,) = (tmp_path / "history").iterdir()
-    lines = gzip.decompress(newer.read_bytes())
-    newer.write_bytes(gzip.compress(lines.replace(b'"schema":1', b'"schema":2')))
-    answer = exercise(*words)
-    assert answer.status == 0
-    (said,) = [line for line in answer.err.splitlines() if line.startswith("left out of the")]
-    assert newer.name in said
-
-
-def test_a_reference_that_cannot_be_used_is_refused_before_anything_is_measured(exercise, tmp_path):
-    words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
-    answer = exercise(*words, "--reference", "/nowhere/python")
-    assert answer.status == 2
-    assert (
-        "there is no interpreter /nowhere/python for the reference; name the python" in answer.err
-    )
-    assert not (tmp_path / "history").exists() or not list((tmp_path / "history").iterdir())
-
-
-def test_a_fault_fails_where_cases_are_judged(exercise):
-    words = ("precision", "resnet50", "--precisions", "fp32,fp16", "--judge")
-    answer = exercise(*words, script={EAGER: [OOM]})
-    assert answer.status == 1
-    assert sum("out of memory in first step" in line for line in answer.lines) == 1
-
-
-def test_verdicts_are_in_the_json(exercise, tmp_path):
-    accept(tmp_path / "baselines", EAGER)
-    words = ("precision", "resnet50", "--precisions", "fp32", "--judge", "--json")
-    (verdict,) = exercise(*words).json["judged"]
-    assert (verdict["case_id"], verdict["status"]) == (EAGER, "OK")
-    assert "latency" in {each["metric"] for each in verdict["verdicts"]}
-
-
-def test_the_matrix_says_by_which_limits_its_cases_are_judged(exercise, tmp_path):
-    accept(tmp_path / "baselines", EAGER)
-    (tmp_path / "my.toml").write_text(
-        "[gate.limits]\ntolerance = 0.3\nthroughput = 0.3\n"
-        '[[gate.networks]]\nnetwork = "resnet50"\nbatch_size = 32\n'
-    )
-    words = ("precision", "resnet50", "--precisions", "fp32", "--judge")
-    script = {EAGER: steps(0.011)}
-    assert exercise(*words, script=script).status == 1
-    assert exercise(*words, "--matrix", "my.toml", script=script).status == 0
 
 
 # ---- largest batch ----------------------------------------------------------------------
@@ -467,7 +378,6 @@ def test_a_sweep_names_the_best_batch(exercise):
         ("precision resnet50 --image-size -1", "image_size is -1"),
         ("precision resnet50 --memory-format nhcw", "unknown memory_format 'nhcw'; did you"),
         ("precision resnet50 --precisions int8 --task train", "precision int8 is for inference"),
-        ("precision resnet50 --judge --matrix no.toml", "no.toml: No such file"),
     ],
 )  # fmt: skip
 def test_a_question_put_wrongly_is_one_line_and_measures_nothing(exercise, tmp_path, words, error):
@@ -484,14 +394,6 @@ def test_a_history_that_cannot_be_written_is_said_before_anything_is_measured(ex
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.startswith("bench-lib: error: cannot write history to history: File exists")
     assert answer.measured == []
-
-
-def test_a_baseline_file_that_is_broken_is_said_before_anything_is_measured(exercise, tmp_path):
-    (tmp_path / "baselines").mkdir()
-    (tmp_path / "baselines" / "mi300x.json").write_text("{")
-    answer = exercise("precision", "resnet50", "--judge")
-    assert (answer.status, answer.measured) == (2, [])
-    assert "baselines/mi300x.json is not JSON" in answer.err
 
 
 # ---- the page about it ------------------------------------------------------------------

@@ -8,12 +8,9 @@ from dataclasses import replace
 
 import pytest
 from builders import (
-    make_baseline,
-    make_environment,
     make_fault,
     make_hardware,
     make_measurement,
-    make_process,
     the_run,
 )
 from command import Printed, ran
@@ -21,7 +18,7 @@ from standins.worker import gpus, held_class, ranks_that
 
 from bench_lib.launch.faults import CaseFault
 from bench_lib.model import Fault, RankSample
-from bench_lib.storage import baselines, history
+from bench_lib.storage import history
 
 CPU = make_hardware(
     vendor="cpu", key="cpu-8c", uuid=None, bdf=None, compute_units=8, peak_tflops={}
@@ -317,7 +314,7 @@ def test_a_rank_that_lags_is_named(run):
     assert answer.said(f"{NET}-x4: ") == f"{NET}-x4: rank 2 takes 10.0% longer than the others"
 
 
-# ---- repeats, judging ------------------------------------------------------------
+# ---- repeats ------------------------------------------------------------
 
 
 def test_repeats_are_processes_of_their_own_and_tell_the_interval(run, tmp_path):
@@ -343,31 +340,6 @@ def test_repeats_are_processes_of_their_own_and_tell_the_interval(run, tmp_path)
     assert low < row["efficiency"] < high
     # Two degrees of freedom: 4.303 standard errors of 2% / root 3 are 4.9%.
     assert high / low == pytest.approx(math.exp(2 * 4.3027 * 0.0196 / math.sqrt(3)), rel=0.01)
-
-
-def test_what_is_judged_fails_where_ranks_became_less_efficient(run, tmp_path):
-    file = baselines.load(tmp_path / "baselines", "mi300x")
-    changes = []
-    for case_id, items in ((NET, 4), (f"{NET}-x2", 8)):
-        processes = [
-            make_process(
-                log_median=math.log(0.01) + x,
-                log_throughput=math.log(items / 0.01) - x,
-                worker=f"0a0a0a0a/{case_id}{i}",
-                device_uuid=GPUS[0].uuid,
-            )
-            for i, x in enumerate((-0.002, -0.001, 0.0, 0.001, 0.002))
-        ]
-        new = make_baseline(case_id=case_id, processes=processes)
-        changes.append(baselines.BaselineChange(case_id, None, new))
-    baselines.write(file, changes, GPUS[0], {"e0e0e0e0": make_environment()})
-    words = ("network", "--network", "resnet50", "--ranks", "2", "--judge")
-    answer = run(*words, script={f"{NET}-x2": steps(0.0115)}, devices=GPUS)
-    assert answer.status == 1
-    assert answer.said(f"{NET}-x2: REGRESSED efficiency: ")
-    again = "looking again at 1 of 2 cases, in fresh process 2 of at most 6"
-    assert answer.err.count(again) == 2  # one rank's, then two ranks'
-    assert run(*words, devices=GPUS).status == 0
 
 
 def test_a_machine_reads_the_same(run, tmp_path):

@@ -92,7 +92,7 @@ def test_a_case_in_figures_has_speed_time_memory_and_what_follows_from_them():
     assert (seen.memory_bytes, seen.items_per_s_per_gb) == (2 * 10**9, 1024)
     assert (seen.flops_per_step, seen.tflop_per_s) == (1e12, 64)
     assert (seen.iterations, seen.spread, seen.parameters, seen.compile_s) == (20, 0, 25, 3)
-    assert (seen.warmup_iterations, seen.warmup_s, seen.first_step_s) == (64, 0.5, 0.25)
+    assert seen.first_step_s == 0.25
 
 
 def test_a_sweep_says_bandwidth_and_what_is_while_the_device_works():
@@ -151,7 +151,6 @@ def test_what_a_compiled_step_moves_is_known_from_below(mode, compiled):
     seen = figures(hardware=make_hardware(), compile_s=9.0, params={"compile_mode": mode}, **count)
     assert (seen.gb_per_s, seen.bandwidth_at_least) == (6.4 if compiled else 64, compiled)
     assert seen.flops_per_byte == (None if compiled else 5)
-    assert (seen.least_flops_per_byte, seen.most_flops_per_byte) == (5, 50)
     assert seen.bound == (None if compiled else "memory-bound")
 
 
@@ -163,17 +162,6 @@ def test_speed_and_bandwidth_of_a_host_bound_step_are_while_the_device_works():
     assert seen.items_per_s == 2048
     assert figures(**about).tflop_per_s == 256
     assert figures(**{**about, "host_bound": False}).device_s is None
-
-
-def test_warnings_and_discarded_looks_are_notes():
-    spoilt = make_measurement(warnings=["not steady"])
-    attempts = [
-        make_attempt(measurement=spoilt, accepted=False, discarded="shared"),
-        make_attempt(measurement=make_measurement(warnings=["not steady", "INT8 in 1"])),
-    ]
-    seen = figures_of(make_record(case=case_of(), attempts=attempts))
-    assert seen.notes == ["discarded: shared", "not steady", "INT8 in 1"]
-    assert figures().notes == []
 
 
 def test_of_several_processes_the_middle_one_speaks():

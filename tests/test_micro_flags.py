@@ -56,8 +56,6 @@ GUIDES: dict[str, tuple[Any, ...]] = {
 
 OURS: dict[str, tuple[Any, ...]] = {
     "--history": (Path, None, None),
-    "--judge": (SWITCH, False, None),
-    "--baselines": (Path, Path("baselines"), None),
 }
 
 NETWORK = ["--network", "resnet50"]
@@ -183,18 +181,6 @@ def test_device_ids_are_numbers_in_their_order(text, ids):
     several = SAID["--distributed_dataparallel"]
     words = ["--distributed_dataparallel", *several, "--device_ids", text]
     assert read(*words).device_ids == ids
-
-
-@pytest.mark.parametrize(
-    ("words", "history"),
-    [
-        ([], None),
-        (["--judge"], Path("history")),
-        (["--history", "kept"], Path("kept")),
-    ],
-)
-def test_what_is_judged_is_kept(words, history):
-    assert read(*words).history == history
 
 
 # ---- files ------------------------------------------------------------------------------------

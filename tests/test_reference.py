@@ -23,7 +23,7 @@ from builders import (
     make_telemetry,
 )
 from judging import verdicts_of
-from standins.worker import Contexts, Watch, gpus, ranks_that
+from standins.worker import Contexts, Watch, conclude, gpus, ranks_that
 
 from bench_lib import reasons
 from bench_lib.engine import engine, suite
@@ -122,7 +122,7 @@ class Bed:
         with engine.opened(DEVICE, settings) as self.engine:
             for case in cases:
                 self.engine.measure(case)
-            self.engine.conclude()
+            conclude(self.engine)
             return self.engine.suite.records
 
     @property

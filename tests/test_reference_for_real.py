@@ -14,6 +14,7 @@ import builders
 import pytest
 from faulty import NAPS
 from processes import HERE, ON_THE_CPU, TORCH_ALONE
+from standins.worker import conclude
 
 from bench_lib.engine import engine
 from bench_lib.engine.settings import REFERENCE, Settings, Side
@@ -94,7 +95,7 @@ def night(accepted, tmp_path_factory) -> Night:
         with engine.opened(device, settings) as run:
             for case in CASES:
                 run.measure(case)
-            run.conclude()
+            conclude(run)
             records = run.suite.records
     runs = [history.read(path) for path in history.files(folder / "history")]
     return Night(records, said, runs, (folder / "ran").read_text().splitlines())

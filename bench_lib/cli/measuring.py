@@ -5,25 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
-
-import typer
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
     DEFAULT_HISTORY,
-    DEFAULT_MATRIX,
-    BaselinesDir,
     HistoryDir,
     Json,
-    picked,
     say,
     tell,
 )
-from bench_lib.cli.reading import cases_of
 from bench_lib.formats import duration, many
-from bench_lib.model import Case, Hardware, Limits, Record
+from bench_lib.model import Case, Hardware, Record
 from bench_lib.report.answer import Answer, Table
 from bench_lib.studies.asked import least_s
 
@@ -35,36 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Keeping:
-    """The options of every command that measures as the suite does."""
+    """The options of every command that measures."""
 
     history: HistoryDir = DEFAULT_HISTORY
-    baselines: BaselinesDir = DEFAULT_BASELINES
-    matrix: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help=f"Matrix with the limits for --judge (default: {DEFAULT_MATRIX}, if there).",
-        ),
-    ] = None
-    judge: Annotated[
-        bool,
-        typer.Option("--judge", help="Hold the cases against the baselines, as the suite does."),
-    ] = False
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PYTHON",
-            help="Interpreter of the accepted environment: --judge measures in turns with it.",
-        ),
-    ] = None
     json: Json = False
-
-    def limits(self) -> dict[str, Limits]:
-        """Return the limits of the matrix's cases; raises MatrixError."""
-        from bench_lib.cases.matrix import cases_in
-
-        cases = cases_in(self.matrix) if self.matrix else cases_of(DEFAULT_MATRIX)
-        return {case_id: case.limits for case_id, case in cases.items()}
 
 
 class Measuring:
@@ -87,14 +53,14 @@ class Measuring:
         self.device = device
         """The device of the next measurements."""
         self.figures: dict[str, Figures] = {}
-        """By case, from the processes that are judged."""
+        """By case."""
         self.records: list[Record] = []
         self.written: list[dict[str, str | None]] = []
         """One entry per device, in order."""
         self._name = name
         self._keeping = keeping
         self._variables = variables or {}
-        self._passes = True
+        self._measured = True
 
     def figures_of_all(
         self,
@@ -104,7 +70,7 @@ class Measuring:
         *,
         processes: int = 1,
     ) -> list[Figures]:
-        """Measure cases, judge them if requested, and return their figures.
+        """Measure cases, and return their figures.
 
         All are measured again until each was in so many fresh ``processes``.  ``words`` follow the
         expected duration.  Unless JSON is printed, ``each`` gets every record as soon as it is
@@ -129,36 +95,30 @@ class Measuring:
 
     @contextlib.contextmanager
     def engine(self, cases: Sequence[Case] = ()) -> Iterator[Engine]:
-        """Open the engine; at the end judge what it recorded, and keep its figures.
+        """Open the engine; at the end keep the figures of what it recorded.
 
         It says how far it is with ``cases``.
         """
         from bench_lib.engine.engine import opened
         from bench_lib.engine.pace import Pace, ProgressLines, read
-        from bench_lib.engine.settings import REFERENCE, Settings, Side
-        from bench_lib.launch.environments import interpreter
+        from bench_lib.engine.settings import Settings, Side
         from bench_lib.studies.figures import figures_of
 
-        keeping = self._keeping
         least = {case.id: least_s([case]) for case in cases}
-        pace = Pace({**least, **read(keeping.history, self.device.key).seconds})
-        sides = {"": Side(environment=self._variables)}
-        if keeping.reference and keeping.judge:
-            sides[REFERENCE] = Side(interpreter(keeping.reference), self._variables)
+        pace = Pace({**least, **read(self._keeping.history, self.device.key).seconds})
         settings = Settings(
-            history=keeping.history,
-            baselines=keeping.baselines,
+            history=self._keeping.history,
             command=self._name,
-            judged=keeping.judge,
-            limits=keeping.limits() if keeping.judge else {},
-            sides=sides,
+            judged=False,
+            sides={"": Side(environment=self._variables)},
             say=say,
             progress=ProgressLines(say, lambda _phase: pace),
         )
         with opened(self.device, settings) as engine:
             yield engine
-            self._passes &= engine.conclude(needs_figures=True)
-        found = list(engine.suite.records.values())
+            found = list(engine.suite.records.values())
+            self._measured &= any(record.measurements for record in found)
+            engine.end(0 if self._measured else 1)
         path = str(engine.suite.writer.path) if found else None
         self.written.append({"hardware_key": self.device.key, "history": path})
         self.records += found
@@ -200,29 +160,18 @@ class Measuring:
     ) -> NoReturn:
         """Print the results and leave with the exit status; JSON has ``about`` besides.
 
-        The status is 1 if a case fails, or if ``passes`` is false.
+        The status is 1 if nothing was measured on a device, or if ``passes`` is false.
         """
         from bench_lib.report.console import explanations
         from bench_lib.studies.figures import trouble_lines
 
-        judged = self._keeping.judge
         path = self.written[-1]["history"]
-        verdicts = [
-            {"case_id": record.case.id, **picked(record, "status verdicts")}
-            for record in self.records
-        ]
-        lines = [*([] if judged else trouble_lines(figures)), *notes]
-        lines += explanations(self.records, every=judged)
+        lines = [*trouble_lines(figures), *notes, *explanations(self.records)]
         answer = Answer(
             command=self.COMMAND + self._name.replace("train-", "train "),
             tables=tables,
             notes=[*lines, *([] if path is None else [f"written to {path}"])],
-            about={
-                "hardware_key": self.device.key,
-                "judged": verdicts if judged else None,
-                "history": path,
-                **(about or {}),
-            },
-            exit_status=0 if passes and self._passes else 1,
+            about={"hardware_key": self.device.key, "history": path, **(about or {})},
+            exit_status=0 if passes and self._measured else 1,
         )
         tell(answer, json=self._keeping.json)

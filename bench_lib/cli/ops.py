@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
 LINE = "{:45} : {:.2f} ms/it"
-OF_ONE = (
-    *("op", "op_type", "layout", "backend", "scaling", "backward", "causal", "pinned"),
-    "stride",
-)
+OF_ONE = ("op", "op_type", "layout", "backend", "backward", "causal")
 """Parameters of one operator, which a list of operators has no use for."""
 MOST_ITERATIONS = 10**6
 """Each has a mark that is made beforehand, so that a slip of the keyboard takes no memory."""
@@ -93,16 +90,8 @@ def ops(
         str | None,
         typer.Option(help="Whose attention; several with commas: flash,cudnn,flex."),
     ] = None,
-    scaling: Annotated[
-        str | None,
-        typer.Option(help="Of FP8's operands: rowwise (default: one factor each)."),
-    ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
     causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,
-    pinned: Annotated[bool, typer.Option("--pinned", help="Copies from or to pinned memory.")] = (
-        False
-    ),
-    stride: Annotated[int, typer.Option(help="Of a convolution.")] = 1,
     keeping: Keeping,
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
@@ -111,10 +100,7 @@ def ops(
     asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
     manner: dict[str, Param] = {
         "direction": "bwd" if backward else "",
-        "scaling": scaling or "",
         "causal": causal,
-        "pinned": pinned,
-        "stride": stride,
     }
     dims = {"--input1-dim": input1_dim, "--input2-dim": input2_dim}
     _refuse_empty({**dims, "--dtype": dtype, "--layout": layout})

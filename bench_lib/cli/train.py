@@ -70,7 +70,7 @@ class TrainingSource:
 
 
 CIFAR_100, TABLE = "cifar100", "cifar10-table"
-OF_CIFAR_100 = ("max_steps", "max_epochs", "strong", "torch_profile")
+OF_CIFAR_100 = ("max_steps", "max_epochs", "torch_profile")
 OF_TABLE = ("epochs", "steps")
 
 
@@ -104,9 +104,6 @@ class Trained:
     max_epochs: Annotated[
         int, typer.Option(min=1, max=LARGEST, help="cifar100: epochs at most.")
     ] = 1
-    strong: Annotated[
-        bool, typer.Option("--strong", help="cifar100: the batch is divided among the ranks.")
-    ] = False
     torch_profile: Annotated[
         bool,
         typer.Option("--torch-profile", help="cifar100: profile some steps more."),
@@ -164,12 +161,10 @@ def _cifar100(trained: Trained, manner: Manner, source: TrainingSource, keeping:
     values: dict[str, Param] = {
         "dataset": "cifar100",
         "ranks": ranks,
-        "strong": own.strong,
         **_common(own, manner, source),
     }
-    batch = own.batch_size or 0
-    together = batch if own.strong else batch * ranks
-    steps = own.max_epochs * max(1, DATASETS["cifar100"].train // max(1, together))
+    together = max(1, own.batch_size or 0) * ranks
+    steps = own.max_epochs * max(1, DATASETS["cifar100"].train // together)
     steps = min(own.max_steps, steps)
     iterations = -(-steps // _at_once(own, manner))
     sampling = Sampling(iterations=iterations, max_iterations=iterations)

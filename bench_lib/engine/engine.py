@@ -19,7 +19,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.processes import CpuPart, Told
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING, Outcome, Settings, nodeid_of
 from bench_lib.engine.sides import place, problem_of
-from bench_lib.engine.suite import Baselines, Suite, fails
+from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
@@ -37,10 +37,8 @@ from bench_lib.model import (
     Status,
 )
 from bench_lib.storage import acceptance, facts, history
-from bench_lib.storage.history import utc_today
 from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import choices, judge, metrics, validity
-from bench_lib.verdict.nights import in_words
 from bench_lib.verdict.severity import rank
 from bench_lib.verdict.turns import TIMES
 
@@ -225,8 +223,7 @@ class Engine:
 
         The outcome of the side in question comes first.  Raises LaunchError and DeviceBusyError.
         """
-        limits = self.settings.limits.get(case.id, case.limits)
-        return self.held.measure(replace(case, limits=limits))
+        return self.held.measure(case)
 
     def measure_together(self, cases: Sequence[Case], process: int) -> None:
         """Measure cases in one fresh process of each side, and write them down.
@@ -476,33 +473,6 @@ class Engine:
                 suite.writer.end(suite.counts(), exit_status, caches=filled)
             elif suite.records:
                 suite.writer.end({}, exit_status if exit_status in history.INTERRUPTED else 0)
-
-    def conclude(self, *, needs_figures: bool = False) -> bool:
-        """Look again, profile and judge as asked, and end the run.
-
-        Returns whether all passes.  With ``needs_figures`` a run that could measure nothing does
-        not pass.  Raises LaunchError, DeviceBusyError, HistoryError and BaselineError.
-        """
-        suite = self.suite
-        if not suite.records:
-            return not needs_figures
-        passes = True
-        if self.settings.judged:
-            self.look_again()
-        if self.settings.judged or self.settings.kernels == "all":
-            self.profile()
-        if self.settings.judged:
-            today = utc_today()
-            passes = not any(fails(record, strict=False, today=today) for record in self.judge())
-            for found in suite.slow_downs:
-                self.settings.say(in_words(found, suite.writer.run_id))
-            passes &= not self.alarms
-            for line in suite.judged_by():
-                self.settings.say(line)
-        attempts = [a for record in suite.records.values() for a in record.attempts]
-        passes &= not needs_figures or any(a.accepted and a.measurement for a in attempts)
-        self.end(0 if passes else 1)
-        return passes
 
 
 Part = TypeVar("Part")

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from bench_lib import backends
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Attempt, Case, Environment, Fault, Hardware, Limits
+from bench_lib.model import Attempt, Case, Environment, Fault, Hardware
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,6 @@ class Settings:
     """Processes, at most, of a case that looks different; with a reference, its pairs."""
     own_choices: bool = False
     """Whether compilers tune by themselves, in place of taking the baseline's choices."""
-    limits: Mapping[str, Limits] = field(default_factory=dict)
-    """By case, what the suite allows it; other cases bring their own."""
     bursts: bool = False
     """Measure power-bound cases of one rank in bursts, below the power cap."""
     lock_wait_s: float = 600.0

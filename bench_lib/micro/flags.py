@@ -22,7 +22,6 @@ O1 is torch.amp's autocast, O2 (FP16 with master weights in FP32) most nearly, O
 AMP = "AMP: PyTorch Native Automatic Mixed Precision"
 OF_LAUNCHER = ("rank", "world_size", "dist_url")
 """Values that a launcher's variables override, as in ROCm's tool."""
-BASELINES = Path("baselines")
 
 
 # ---- --compileContext ---------------------------------------------------------------------
@@ -145,8 +144,6 @@ class MicroOptions:
     output_file: str
     profiler_output: str
     history: Path | None = None
-    judge: bool = False
-    baselines: Path = BASELINES
 
     @property
     def kept(self) -> bool:
@@ -199,7 +196,8 @@ def parser() -> argparse.ArgumentParser:
         "Trains unless --mode inference is given.",
     )
     _add_their_flags(made.add_argument_group("flags of micro_benchmarking_pytorch.py"))
-    _add_our_flags(made.add_argument_group("kept and judged"))
+    ours = made.add_argument_group("kept")
+    ours.add_argument("--history", type=Path, metavar="DIR", help="keep the run, and check it")
     return made
 
 
@@ -256,26 +254,12 @@ def _add_their_flags(group: argparse._ArgumentGroup) -> None:
     add("--profiler-output", default="", help="name of the trace, without .json (trace<step>)")
 
 
-def _add_our_flags(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("--history", type=Path, metavar="DIR", help="keep the run (--judge: in history)")
-    add("--judge", action="store_true", help="hold it against the baseline; exit 1 if it fails")
-    add(
-        "--baselines",
-        type=Path,
-        metavar="DIR",
-        default=BASELINES,
-        help="folder of baseline files, for --judge (baselines)",
-    )
-
-
 def read_options(words: Sequence[str]) -> MicroOptions:
     """Read a command line; raises UserError, which names the flag and its value."""
     given = parser().parse_args(words)
     for flag in ("--batch-size", "--iterations", "--opt-step"):
         _check_count(flag, getattr(given, flag.strip("-").replace("-", "_")))
     compiling = read_context(given.compileContext)
-    history = given.history or (Path("history") if given.judge else None)
     values = vars(given) | {
         # Clamped, as ROCm's tool does.
         "flops_prof_step": max(0, min(given.flops_prof_step, given.iterations - 1)),
@@ -283,7 +267,6 @@ def read_options(words: Sequence[str]) -> MicroOptions:
         "device_ids": _device_ids(given.device_ids),
         "dist_backend": given.dist_backend and given.dist_backend.lower(),
         "compiling": compiling if given.compile else Compiling(),
-        "history": history,
     }
     is_launched = who_am_i(os.environ).launcher is not None
     if is_launched:

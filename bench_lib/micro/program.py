@@ -1,7 +1,7 @@
 """The program: alone, a rank of a launcher, or starting a process for each device.
 
-Exit status: 0 done, 1 it could not be measured, kept or written, or fails its judgement, 2 the
-question was wrong, 130 interrupted, 141 the reader of the output closed it.
+Exit status: 0 done, 1 it could not be measured, kept or written, 2 the question was wrong, 130
+interrupted, 141 the reader of the output closed it.
 """
 
 from __future__ import annotations
@@ -96,30 +96,27 @@ def _say(output: Callable[[str], None], mark: str, text: str) -> None:
 def _measured(options: MicroOptions, place: RankPlace) -> int:
     from bench_lib import backends
     from bench_lib.micro import lines
-    from bench_lib.micro.ending import Ending, companion, keeping
+    from bench_lib.micro.ending import Ending, keeping
     from bench_lib.micro.session import check_compiling, run
 
     check_compiling(options, place)
     output = functools.partial(print, flush=True)
     say = functools.partial(_say, output, f"[GPU {place.rank}] " if place.ranks > 1 else "")
-    passes = True
     trouble: list[str] = []
     with contextlib.ExitStack() as stack:
-        ending = other = None
+        ending = None
         if place.is_first:
             # A device that torch cannot open is the session's to name.
             found = backends.detect()
             device = found[min(place.device_index, len(found) - 1)]
-            if options.kept:
-                other = stack.enter_context(companion(device, place.ranks))
-            engine = stack.enter_context(keeping(options, place, device, say))
-            ending = Ending(options, device, engine, other, output, trouble)
-        seen = run(options, place, say, other.run if other else lambda: None)
+            engine = stack.enter_context(keeping(options.history, device, say))
+            ending = Ending(options, device, engine, output, trouble)
+        seen = run(options, place, say)
         trouble += seen.failed
         output("\n".join(seen.captured))
         output("\n".join(lines.rank_summary(options, place, seen.measurement)))
         if ending is not None:
-            passes = ending.conclude(seen)
+            ending.conclude(seen)
     for message in dict.fromkeys(trouble):
         _complain(message, place.name)
-    return 0 if passes and not trouble else 1
+    return 1 if trouble else 0

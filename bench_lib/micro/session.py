@@ -125,12 +125,7 @@ def check_compiling(options: MicroOptions, place: RankPlace) -> None:
         raise UserError(f"--compileContext: {problem}")
 
 
-def run(
-    options: MicroOptions,
-    place: RankPlace,
-    say: Callable[[str], None],
-    give_way: Callable[[], None] = lambda: None,
-) -> RankSeen:
+def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> RankSeen:
     """Measure on this rank; raises UserError, NotMeasuredError, and whatever else goes wrong."""
     device, seen = _opened(place)
     case = case_from(options, place, plain_fp32(device))
@@ -151,7 +146,6 @@ def run(
             context_id=f"rank-{place.rank}" if place.ranks > 1 else f"micro-{os.getpid()}",
             device_uuid=seen.uuid,
             agree=group.agree,
-            give_way=give_way,
             brief=not options.kept,
         )
         measured, printed = looked_at(options, case, context, say)

@@ -283,7 +283,9 @@ def _doubted(record: Record) -> list[str]:
     """Repeat what the run itself said of values that are in doubt."""
     status = record.status
     if status is None:
-        return ["its run did not judge it: killed before, side A of ab, or without --judge"]
+        return [
+            "its run did not judge it: killed before, side A of ab, or a command that only measures"
+        ]
     if status not in DOUBTFUL:
         return []
     verdict = next((v for v in record.verdicts if v.status is status), None)

@@ -23,9 +23,8 @@ TERA = 1e12
 
 
 AS_MEASURED = (
-    *("items_per_step", "item", "flops_per_step", "parameters", "operations_s", "portions_s"),
-    *("first_step_s", "warmup_s", "warmup_iterations", "compile_s", "compile_cache", "wall_s"),
-    "training",
+    *("items_per_step", "item", "flops_per_step", "parameters", "portions_s", "first_step_s"),
+    *("compile_s", "compile_cache", "wall_s", "training"),
 )
 """Figures that are a measurement's own, by the same name."""
 
@@ -52,8 +51,6 @@ class Figures:
     items_per_s_per_gb: float | None = None
     """For each 10^9 bytes."""
     first_step_s: float | None = None
-    warmup_s: float | None = None
-    warmup_iterations: int | None = None
     compile_s: float | None = None
     compile_cache: str | None = None
     parameters: int | None = None
@@ -72,10 +69,6 @@ class Figures:
     """Whether both are by the least traffic, because compiling or caches spared the rest."""
     flops_per_byte: float | None = None
     """By the traffic of operations that are done one by one; None for a compiled step."""
-    least_flops_per_byte: float | None = None
-    """Lower bound, compiled or not."""
-    most_flops_per_byte: float | None = None
-    """By the least traffic."""
     bound: str | None = None
     """``compute-bound``, ``memory-bound`` or ``host-bound``; None if unknown."""
     bound_by: str | None = None
@@ -87,7 +80,6 @@ class Figures:
     loss_error: float | None = None
     """Relative to FP32 eager's, as is ``grad_norm_error``."""
     grad_norm_error: float | None = None
-    operations_s: dict[str, float] = field(default_factory=dict)
     ranks: int = 1
     wall_s: float | None = None
     """Seconds of the measured stretch."""
@@ -98,8 +90,6 @@ class Figures:
     """Most that the processes held, of all ranks together."""
     cpus: float | None = None
     """How many CPUs were busy on average, of all ranks together."""
-    notes: list[str] = field(default_factory=list)
-    """Warnings of the measurement, and why other looks were discarded."""
 
     @property
     def is_measured(self) -> bool:
@@ -170,8 +160,6 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         share_of_bandwidth=moved.share if moved else None,
         bandwidth_at_least=moved is not None and moved.at_least,
         flops_per_byte=placed.intensity if placed and not placed.compiled else None,
-        least_flops_per_byte=placed.intensity if placed else None,
-        most_flops_per_byte=placed.highest_intensity if placed else None,
         bound=placed.bound if placed else None,
         bound_by=placed.sentence if placed else None,
         finite=answer.finite if answer else None,
@@ -182,16 +170,7 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         ranks=case.launch.ranks,
         host_memory_bytes=seen.peak_host_bytes,
         cpus=seen.cpu_s / seen.wall_s if seen.cpu_s is not None and seen.wall_s > 0 else None,
-        notes=_notes(record),
     )
-
-
-def _notes(record: Record) -> list[str]:
-    notes = []
-    for attempt in record.attempts:
-        notes += [f"discarded: {attempt.discarded}"] if attempt.discarded else []
-        notes += attempt.measurement.warnings if attempt.measurement else []
-    return _once(notes)
 
 
 def ratio(seen: Figures, reference: Figures | None) -> float | None:
@@ -247,8 +226,6 @@ _ALL: list[Column[Any]] = [
     _of("memory_bytes", "B", "memory"),
     _of("items_per_s_per_gb", heading="img/s per GB"),
     _of("first_step_s", "s", "first step"),
-    _of("warmup_s", "s", "warm-up"),
-    _of("warmup_iterations"),
     _of("compile_s", "s", "compiling"),
     _of("compile_cache", heading="caches"),
     _of("parameters"),
@@ -265,18 +242,16 @@ _ALL: list[Column[Any]] = [
     _of("share_of_bandwidth", SHARE, "of peak bandwidth"),
     _of("bandwidth_at_least", heading="or more"),
     _of("flops_per_byte", heading="FLOP/byte"),
-    *map(_of, ("least_flops_per_byte", "most_flops_per_byte", "bound", "bound_by", "finite")),
+    *map(_of, ("bound", "bound_by", "finite")),
     _of("max_abs_diff", heading="max diff"),
     _of("cosine", "cos"),
     _of("loss_error", FINE_SHARE),
     _of("grad_norm_error", FINE_SHARE, "grad error"),
-    _of("operations_s", "s"),
     _of("wall_s", "s"),
     _of("portions_s", "s"),
     _of("training"),
     _of("host_memory_bytes", "B", "host memory"),
     _of("cpus", heading="CPUs"),
-    _of("notes"),
 ]
 COLUMNS = {column.name: column for column in _ALL}
 """Every figure as a column of rows that have ``figures``."""

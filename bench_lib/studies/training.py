@@ -54,8 +54,7 @@ def _what(row: StudyRow) -> str:
 
 def _batch_s(row: StudyRow) -> float | None:
     """Return the median time of a batch; those that come together share theirs."""
-    launch = row.case.launch
-    images = int(row.case.params["batch_size"]) * (1 if launch.strong else launch.ranks)
+    images = int(row.case.params["batch_size"]) * row.case.launch.ranks
     return None if row.figures.item_s is None else images * row.figures.item_s
 
 

@@ -15,7 +15,9 @@ from builders import device_of, make_hardware, make_measurement
 
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.engine import Engine
 from bench_lib.engine.settings import Settings
+from bench_lib.engine.suite import fails
 from bench_lib.engine.telemetry import TelemetrySample
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.zygote import PLAIN, MeasureRequest
@@ -30,6 +32,7 @@ from bench_lib.model import (
     Measurement,
     Telemetry,
 )
+from bench_lib.storage.history import utc_today
 
 Answer = list[float] | Fault | str
 KERNELS = KernelTable("torch.profiler", 5, [Kernel("gemm_kernel", 1, 0.005)])
@@ -217,6 +220,18 @@ def held(device: Hardware, workers: Contexts, locks: Path, **options: Any) -> He
 def nobody_shares(*_: object) -> NoReturn:
     """Start no workers for another process, in the place of ``engine.processes.share``."""
     raise LaunchError("scripted")
+
+
+def conclude(engine: Engine) -> bool:
+    """Look again, profile, judge and end, as a session of pytest does; whether nothing fails."""
+    engine.look_again()
+    engine.profile()
+    passes = not any(fails(record, strict=False, today=utc_today()) for record in engine.judge())
+    passes &= not engine.alarms
+    for line in engine.suite.judged_by():
+        engine.settings.say(line)
+    engine.end(0 if passes else 1)
+    return passes
 
 
 def held_class(
