@@ -1,47 +1,38 @@
 """How often does the verdict cry wolf, and what does it find?
 
     python benchmarks/error_rates.py [--nights 1000] [--seed 1] [--json]
-    python benchmarks/error_rates.py --real FILE [--suite] [--tolerance 0.005] [--json]
     python benchmarks/error_rates.py --worlds [NAME] [--together] [--nights 60] [--seed 1] [--json]
     python benchmarks/error_rates.py --turns [NAME] [--nights 60] [--seed 1]
 
 Simulates nights of a hundred cases and has the project's own rule judge their latencies,
 sequential confirmation included; beside it stand the gates that other tools have.  With
-``--real`` it splits the processes of real timings into baseline and candidate in every way
-instead, each case by itself or, with ``--suite``, all together.  With ``--worlds`` it plays nights
-one after the other in worlds that have effects of runs, devices and processes (``worlds``), with
-``--together`` without judging each by itself, which takes most of the time.  With ``--turns`` such
-nights are judged in turns with the accepted environment (``turns``).  The exit status is 1 if a
-figure that the project promises is missed.
+``--worlds`` it plays nights one after the other in worlds that have effects of runs, devices and
+processes (``worlds``), with ``--together`` without judging each by itself, which takes most of the
+time.  With ``--turns`` such nights are judged in turns with the accepted environment (``turns``).
+The exit status is 1 if a figure that the project promises is missed.
 
 The model (docs/statistics.md): processes differ by 0.4%, which the cases of one worker share
 wholly, half or not at all; iterations by 0.6% with a lag-one correlation of 0.5; one
 iteration in fifty is a spike; processes drift; one process of a case in fifty is throttled
 by 2 to 5%, which nothing sees.  The pinned baseline is taken as it comes, throttled processes
 and all; of the accepted nights those are left out that would have been looked at twice.
-
-Finer nights have smaller tolerances, and processes that differ by 0.06% in all, but for one in a
-hundred that is 0.6% slow in every case.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import itertools
 import json
 import math
 import os
-import random
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from scipy import special, stats
@@ -78,8 +69,6 @@ CHUNK = 5
 
 MOST_FALSE = 0.02
 LEAST_FOUND = {0.02: 0.70, 0.03: 0.99}
-LEAST_FOUND_STEADY = {(0.005, 0.01): 0.99, (0.002, 0.005): 0.90}
-"""By tolerance and slow-down, where processes hardly differ."""
 MOST_ITERATIONS, MOST_PROCESSES = 25.0, 1.2
 
 
@@ -101,21 +90,16 @@ class Machine:
     throttled: float = 0.02
     """Share of the processes of a case that are slower by something in ``throttle``."""
     throttle: tuple[float, float] = (0.02, 0.05)
-    slow: float = 0.0
-    """Share of the workers that are slower by ``slowness`` in all their cases."""
-    slowness: float = 0.006
 
     def workers(self, rng: np.random.Generator, n: int, iterations: int) -> np.ndarray:
         """Run every case in some fresh processes.
 
         Returns logarithms of iteration times, by worker, case and iteration.
         """
-        (aside,) = rng.spawn(1)
-        slow = (aside.random((n, 1)) < self.slow) * math.log1p(self.slowness)
         common = rng.normal(0, math.sqrt(self.shared), (n, 1))
         own = rng.normal(0, math.sqrt(1 - self.shared), (n, CASES))
         slower = (rng.random((n, CASES)) < self.throttled) * rng.uniform(*self.throttle, (n, CASES))
-        process = self.between * (common + own) + slow + np.log1p(slower)
+        process = self.between * (common + own) + np.log1p(slower)
         ramp = np.linspace(-0.5, 0.5, iterations)
         drift = rng.normal(0, self.drift, (n, CASES, 1)) * ramp
         return np.asarray(process[:, :, None] + drift + self._inside(rng, (n, CASES, iterations)))
@@ -128,13 +112,6 @@ class Machine:
         hit = rng.random(shape) < self.spikes
         noise[hit] += rng.exponential(self.spike, int(hit.sum()))
         return noise
-
-
-PLAIN = Machine()
-NEAR = Machine(within=0.0015, correlation=0.0, drift=0.0002)
-"""Iterations of device-bound cases on an H200: medians of 20 repeat within 0.04%."""
-STEADY = replace(NEAR, between=0.0004, slow=0.01)
-"""Processes in chosen streams: with what iterations add, medians differ by 0.06%."""
 
 
 def medians(workers: np.ndarray) -> np.ndarray:
@@ -261,9 +238,6 @@ class Scenario:
     """Slow-down of every case."""
     first_worker: float = 0.0
     """Slow-down of the first worker alone."""
-    tolerance: float = TOLERANCE
-    about: str = ""
-    """What a finer night is about; empty for those that the plain rule is for."""
 
     @property
     def rule(self) -> str:
@@ -351,7 +325,6 @@ def _simulate_night(scenario: Scenario, rng: np.random.Generator, tally: Tally) 
     verdicts, processes = confirmed(
         {name: standards[name] for name in scenario.standards},
         values.__getitem__,
-        scenario.tolerance,
     )
     statuses = np.array([judge.overall(judge.sharper(case)).value for case in verdicts])
     tally.nights += 1
@@ -360,7 +333,7 @@ def _simulate_night(scenario: Scenario, rng: np.random.Generator, tally: Tally) 
     tally.statuses.update(statuses[~planted].tolist())
     tally.hit_nights += Status.REGRESSED.value in statuses[~planted]
     tally.together += sum(any("cases moved" in v.reason for v in case) for case in verdicts)
-    if scenario.standards == STANDARDS[0] and not scenario.about:
+    if scenario.standards == STANDARDS[0]:
         for name, gate in OTHERS.items():
             failed = gate(tonight[0], pinned[0])
             tally.others_false[name] += int((failed & ~planted).sum())
@@ -379,19 +352,6 @@ def scenarios(nights: int) -> list[Scenario]:
         kinds += [Scenario("planted", machine, nights=some, planted=e) for e in EFFECTS]
         kinds.append(Scenario("first worker slow", machine, nights=few, first_worker=0.015))
         kinds.append(Scenario("all 2% slower", machine, nights=few, everywhere=0.02))
-    return kinds + finer(nights)
-
-
-def finer(nights: int) -> list[Scenario]:
-    """Return nights with small tolerances."""
-    many, few = max(1, nights // 25), max(1, nights // 100)
-    kinds = []
-    for tolerance in (0.01, 0.005, 0.002):
-        about = "processes differ by 0.06%"
-        night = Scenario("clean", STEADY, nights=2 * many, tolerance=tolerance, about=about)
-        kinds.append(night)
-        planted = replace(night, kind="planted", nights=4 * few)
-        kinds += [replace(planted, planted=effect) for effect in (0.005, 0.01)]
     return kinds
 
 
@@ -445,19 +405,9 @@ def _say(words: str) -> None:
 def report(tallies: Mapping[Scenario, Tally]) -> dict[str, Any]:
     """Return all figures, and what was promised and missed."""
     return {
-        "nights": [_figures(k, tally) for k, tally in tallies.items() if not k.about],
-        "finer": [_finer_figures(k, tally) for k, tally in tallies.items() if k.about],
-        "others": _others({k: tally for k, tally in tallies.items() if not k.about}),
+        "nights": [_figures(kind, tally) for kind, tally in tallies.items()],
+        "others": _others(tallies),
         "missed": missed(tallies),
-    }
-
-
-def _finer_figures(kind: Scenario, tally: Tally) -> dict[str, Any]:
-    return {
-        **_figures(kind, tally),
-        "about": kind.about,
-        "tolerance": kind.tolerance,
-        "found": tally.slower if kind.everywhere else tally.power,
     }
 
 
@@ -506,9 +456,7 @@ def missed(tallies: Mapping[Scenario, Tally]) -> list[str]:
         if kind.standards != STANDARDS[0]:
             continue
         where = f"with {kind.machine.shared:.0%} shared"
-        if kind.about:
-            words += _missed_finer(kind, tally)
-        elif kind.kind == "clean":
+        if kind.kind == "clean":
             if tally.false_per_night > MOST_FALSE:
                 words.append(f"{tally.false_per_night:.3f} false alarms a clean night {where}")
             if tally.processes_per_case > MOST_PROCESSES:
@@ -517,17 +465,6 @@ def missed(tallies: Mapping[Scenario, Tally]) -> list[str]:
                 words.append(f"{tally.processes_per_case * ITERATIONS:.1f} iterations {where}")
         elif tally.power < LEAST_FOUND.get(kind.planted, 0):
             words.append(f"of {kind.planted:.0%} {tally.power:.1%} found {where}")
-    return words
-
-
-def _missed_finer(kind: Scenario, tally: Tally) -> list[str]:
-    words = []
-    where = f"at a tolerance of {kind.tolerance:.1%}: {kind.about}"
-    least = LEAST_FOUND_STEADY.get((kind.tolerance, kind.planted), 0.0)
-    if kind.kind == "clean" and tally.false_per_night > MOST_FALSE:
-        words.append(f"{tally.false_per_night:.3f} false alarms a clean night {where}")
-    if kind.machine == STEADY and kind.planted and tally.power < least:
-        words.append(f"of {kind.planted:.1%} {tally.power:.1%} found {where}")
     return words
 
 
@@ -540,8 +477,6 @@ def print_report(document: Mapping[str, Any], seed: int) -> None:
     _print_planted([row for row in nights if row["night"] == "planted"])
     print("\nOther nights, held against pinned and rolling")
     _print_unusual([row for row in nights if row["night"] not in ("clean", "planted")])
-    print("\nSmall tolerances, held against pinned and rolling")
-    _print_finer(document["finer"])
     print(f"\nOther gates, {OTHERS_ITERATIONS} iterations against one stored run's")
     _print_others(document["others"])
 
@@ -592,26 +527,6 @@ def _print_unusual(rows: Iterable[Mapping[str, Any]]) -> None:
     _print_table(headings, lines)
 
 
-def _print_finer(rows: Iterable[Mapping[str, Any]]) -> None:
-    lines = []
-    for row in rows:
-        planted = f"{row['effect']:.1%} planted" if row["effect"] else row["night"]
-        lines.append(
-            [
-                row["about"],
-                f"{row['tolerance']:.1%}",
-                planted,
-                str(row["nights"]),
-                "" if row["night"].startswith("all") else f"{row['false_alarms_per_night']:.4f}",
-                "" if row["night"] == "clean" else f"{row['found']:.1%}",
-                *_counts(row, ["SUSPECT"]),
-                f"{row['processes_per_case']:.2f}",
-            ]
-        )
-    headings = ("processes", "tolerance", "night", "nights", "false alarms a night", "found")
-    _print_table((*headings, "SUSPECT", "processes a case"), lines)
-
-
 def _print_others(rows: Iterable[Mapping[str, Any]]) -> None:
     lines = [
         [row["rule"], f"{row['false_alarms_per_night']:.2f}", *_percents(row["found"].values())]
@@ -660,228 +575,17 @@ def _print_worlds(rows: Iterable[Mapping[str, Any]]) -> None:
     _print_table((*headings, *found, *lasting), lines)
 
 
-# --- real timings --------------------------------------------------------------------------
-
-MOST_SPLITS = 20_000
-"""Of one case, slow-down and number of candidates; of more, so many are drawn at random."""
-CANDIDATES = (1, 2, 3, 4)
-LEAST_FOUND_REAL = {
-    0.01: {0.02: 0.8, 0.05: 1.0},
-    0.005: {0.01: 0.99},
-    0.002: {0.005: 0.9},
-}
-"""By tolerance and slow-down, with most candidates; 5% with two of them already."""
-
-
-Timings = dict[str, dict[float | None, dict[str, float]]]
-"""Log medians by case, planted slow-down (None: not known) and the process's name."""
-Key = TypeVar("Key")
-Split = tuple[dict[str, float], dict[str, float]]
-"""Baseline and candidate."""
-
-
-def read_timings(path: Path) -> Timings:
-    """Read what ``bench-lib judge`` does, or lines of workload, slow, rep and ms.
-
-    In the former a baseline process is a clean run, and a candidate process one of unknown
-    slow-down, unless a field ``slow`` says which.  A name that ends in .gz is
-    decompressed.  Raises OSError, EOFError where a compressed file is cut off, and
-    ValueError where a line is neither or no case has enough clean runs to split.
-    """
-    timings: Timings = {}
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    for number, line in enumerate(content.decode("utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            case, slow, name, process = _timing_of(json.loads(line))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}, line {number} is no timing: {error!r}") from error
-        processes = timings.setdefault(case, {}).setdefault(slow, {})
-        if name in processes:
-            raise ValueError(f"{path}, line {number}: process {name} of {case} is there already")
-        processes[name] = process
-    if all(len(runs.get(0.0, {})) < PINNED for runs in timings.values()):
-        raise ValueError(f"{path}: no case has {PINNED} clean runs for a baseline")
-    return timings
-
-
-def _timing_of(run: Mapping[str, Any]) -> tuple[str, float | None, str, float]:
-    if "ms" in run:
-        # Repetitions are counted anew for each slow-down, and each is a process of its own.
-        name = f"{run['rep']} at {run['slow']}"
-        return run["workload"], run["slow"], name, math.log(statistics.median(run["ms"]))
-    slow = run.get("slow", 0.0 if run["role"] == "baseline" else None)
-    median = math.log(statistics.median(run["iteration_s"]))
-    return run["case"], slow, f"{run['role']}-{run['process']}", median
-
-
-def splits(
-    clean: Mapping[str, float],
-    changed: Mapping[str, float] | None,
-    candidates: int,
-    most: int,
-    seed: int,
-) -> Iterator[Split]:
-    """Yield (baseline, candidate): five clean processes, and some others, in every way.
-
-    Where nothing was changed the candidates are clean processes as well, of the rest.  One
-    that ran both with the change and without it is never held against itself.
-    """
-    pool = clean if changed is None else changed
-    left = len(pool) - (PINNED if changed is None else 0)
-    many = math.comb(len(clean), PINNED) * math.comb(max(0, left), candidates)
-    drawn = _every_way(clean, pool, candidates)
-    if many > most:
-        drawn = itertools.islice(_at_random(clean, pool, candidates, seed), most)
-    for old, new in drawn:
-        yield {name: clean[name] for name in old}, {name: pool[name] for name in new}
-
-
-Names = tuple[Sequence[str], Sequence[str]]
-
-
-def _every_way(clean: Iterable[str], pool: Iterable[str], candidates: int) -> Iterator[Names]:
-    for old in itertools.combinations(clean, PINNED):
-        for new in itertools.combinations(_rest(pool, old), candidates):
-            yield old, new
-
-
-def _at_random(
-    clean: Iterable[str], pool: Iterable[str], candidates: int, seed: int
-) -> Iterator[Names]:
-    """Yield names without end, or none where there are too few."""
-    rng = random.Random(seed)
-    several = list(pool)
-    while len(several) >= candidates:
-        new = rng.sample(several, candidates)
-        rest = _rest(clean, new)
-        if len(rest) < PINNED:
-            return
-        yield rng.sample(rest, PINNED), new
-
-
-def _rest(names: Iterable[str], taken: Iterable[str]) -> list[str]:
-    return [name for name in names if name not in set(taken)]
-
-
-def judge_real(
-    timings: Timings, candidates: Sequence[int], tolerance: float, most: int, seed: int
-) -> list[dict[str, Any]]:
-    """Judge every split of every case by itself; return how many were called what."""
-    rows = []
-    for case, runs in timings.items():
-        clean = runs.get(0.0, {})
-        for slow in sorted(runs, key=_by_size):
-            changed = None if slow == 0 else runs[slow]
-            for n in candidates:
-                statuses: Counter[str] = Counter()
-                for split in splits(clean, changed, n, most, seed):
-                    verdict = judge.judge_samples({case: _contrast(*split)}, tolerance)[case]
-                    statuses[verdict.status.value] += 1
-                if statuses:
-                    rows.append(_real_row(case, slow, n, statuses))
-    return rows
-
-
-def judge_suite(
-    timings: Timings, candidates: Sequence[int], tolerance: float, most: int, seed: int
-) -> list[dict[str, Any]]:
-    """Judge all cases together, split alike; return how many of each were called what.
-
-    Of the processes that every case has, for each slow-down that every case has.
-    """
-    clean = _common([runs.get(0.0, {}) for runs in timings.values()])
-    rows = []
-    for slow in sorted(_common(list(timings.values())), key=_by_size):
-        pool = _common([runs[slow] for runs in timings.values()])
-        for n in candidates:
-            statuses: dict[str, Counter[str]] = {case: Counter() for case in timings}
-            for old, new in itertools.islice(_at_random(clean, pool, n, seed), most):
-                suite = {
-                    case: _contrast(
-                        {name: runs[0.0][name] for name in old},
-                        {name: runs[slow][name] for name in new},
-                    )
-                    for case, runs in timings.items()
-                }
-                for case, verdict in judge.judge_samples(suite, tolerance).items():
-                    statuses[case][verdict.status.value] += 1
-            rows += [_real_row(case, slow, n, of) for case, of in statuses.items() if of]
-    return rows
-
-
-def _common(several: Sequence[Mapping[Key, Any]]) -> list[Key]:
-    """Return the keys that all have, in order."""
-    return [key for key in several[0] if all(key in one for one in several)]
-
-
-def _contrast(baseline: Mapping[str, float], candidate: Mapping[str, float]) -> Contrast:
-    return Contrast([*candidate.values()], [*baseline.values()])
-
-
-def _by_size(slow: float | None) -> float:
-    return math.inf if slow is None else slow
-
-
-def _real_row(
-    case: str, slow: float | None, candidates: int, statuses: Counter[str]
-) -> dict[str, Any]:
-    return {
-        "case": case,
-        "slow": slow,
-        "candidates": candidates,
-        "splits": statuses.total(),
-        "regressed": statuses["REGRESSED"] / statuses.total(),
-        "statuses": dict(sorted(statuses.items())),
-    }
-
-
-def missed_real(
-    rows: Iterable[Mapping[str, Any]], tolerance: float, most_candidates: int
-) -> list[str]:
-    """Say which promises the real timings break."""
-    words = []
-    for row in rows:
-        slow, candidates = row["slow"], row["candidates"]
-        enough = candidates == most_candidates or (slow == 0.05 and candidates >= 2)
-        least = LEAST_FOUND_REAL.get(tolerance, {}).get(slow, 0.0) if enough else 0.0
-        about = f"{row['case']}, {candidates} candidates: {row['regressed']:.2%}"
-        if slow == 0 and row["regressed"] > 0:
-            words.append(f"{about} of clean splits called slower")
-        elif row["regressed"] < least:
-            words.append(f"{about} of {slow:.1%} found")
-    return words
-
-
-def print_real(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line for each case, slow-down and number of candidate processes."""
-    lines = []
-    for row in rows:
-        slow = "unknown" if row["slow"] is None else f"{row['slow']:.1%}"
-        others = ", ".join(f"{n} {status}" for status, n in row["statuses"].items())
-        counts = [str(row["candidates"]), str(row["splits"]), f"{row['regressed']:.1%}"]
-        lines.append([row["case"], slow, *counts, others])
-    _print_table(("case", "planted", "candidates", "splits", "REGRESSED", "verdicts"), lines)
-
-
 # --- the command ---------------------------------------------------------------------------
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one of the parts and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nights", type=int, help="of each kind; 1000, of --worlds 60")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--real", type=Path, metavar="FILE", help="split these timings instead")
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="of --real; 0.01")
-    parser.add_argument(
-        "--candidates", type=_numbers, default=CANDIDATES, help="of --real; 1,2,3,4"
-    )
-    parser.add_argument("--splits", type=int, default=MOST_SPLITS, help="of --real, at most")
-    parser.add_argument("--suite", action="store_true", help="judge the cases of --real together")
     parser.add_argument(
         "--worlds", nargs="?", const="", metavar="NAME", help="play worlds whose names begin so"
     )
@@ -893,18 +597,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--turns", nargs="?", const="", metavar="NAME", help="play worlds with these words in turns"
     )
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one of the parts and return the exit status."""
-    parser = _parser()
     options = parser.parse_args(arguments)
     if options.nights is None:
         options.nights = 1000 if options.worlds is None and options.turns is None else 60
-    for name in ("nights", "splits"):
-        if (number := getattr(options, name)) < 1:
-            parser.error(f"--{name} is {number}; it has to be at least 1")
+    if options.nights < 1:
+        parser.error(f"--nights is {options.nights}; it has to be at least 1")
     if options.turns is not None:
         turns.play_all(options.turns, options.nights, options.seed)
         return 0
@@ -916,38 +613,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         except ValueError as error:
             parser.error(str(error))
-    elif options.real:
-        try:
-            timings = read_timings(options.real)
-        except (OSError, EOFError, ValueError) as error:
-            parser.error(str(error))
-        judged = judge_suite if options.suite else judge_real
-        rows = judged(timings, options.candidates, options.tolerance, options.splits, options.seed)
-        if not rows:
-            parser.error(f"{options.real}: too few processes that all cases have in common")
-        missing = missed_real(rows, options.tolerance, max(options.candidates))
-        document = {"real": rows, "missed": missing}
     else:
         document = report(simulate_all(scenarios(options.nights), options.seed))
     if options.json:
         print(json.dumps({"seed": options.seed, **document}, indent=2))
     elif options.worlds is not None:
         _print_worlds(document["worlds"])
-    elif options.real:
-        print_real(document["real"])
     else:
         print_report(document, options.seed)
     for words in document["missed"]:
         _say(f"missed: {words}")
     return 1 if document["missed"] else 0
-
-
-def _numbers(text: str) -> list[int]:
-    """Parse numbers of candidates."""
-    numbers = [int(number) if number.strip().isdecimal() else 0 for number in text.split(",")]
-    if not all(numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} has to be whole numbers above 0, as 1,2,4")
-    return sorted(set(numbers))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
-"""How often is a clean run called slower on devices that no baseline knows, and is 3% found?
+"""How often is a clean run called slower on devices that no baseline knows, and what is found?
 
 Each command uses all visible GPUs at once, one run a GPU.  Each run has empty compiler caches:
 
     python benchmarks/held_out.py record --out DIR   # a baseline of the gate, from these devices
     python benchmarks/held_out.py clean --out DIR    # the gate held against it
-    python benchmarks/held_out.py planted --out DIR  # a compiled network, and time planted in it
     python benchmarks/held_out.py decode --out DIR   # a language model, and a kernel planted in it
     python benchmarks/held_out.py reference --out DIR  # the gate in turns with the same software
     python benchmarks/held_out.py turns --out DIR    # time planted in networks, found in turns
 
-``clean`` belongs on other machines than ``record``; DIR travels.  ``planted`` accepts one run of
-ResNet-50.  Then it runs the network in one empty cache after the other, in turn as it is and with
-3% planted.  What follows ``--`` goes to pytest.
+``clean`` belongs on other machines than ``record``; DIR travels.  What follows ``--`` goes to
+pytest.
 
 ``decode`` accepts three processes of Llama 3.1's 8B that decodes one sequence.  Then it puts an
 elementwise kernel into the step's graph, as long as ``--share`` of the step (1%), and judges.  The
@@ -57,7 +55,6 @@ from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics.change import POWER
 
 HERE = Path(__file__).resolve().parent
-MATRIX = HERE / "held_out.toml"
 DECODE = HERE / "held_out_decode.toml"
 TURNS = HERE / "held_out_turns.toml"
 UNITS = "HELD_OUT_UNITS"
@@ -66,7 +63,6 @@ SECONDS = "HELD_OUT_SECONDS"
 """Names the variable that tells the decoding network how long its planted kernel takes."""
 KERNEL = re.compile(r"\bsin_?\b")
 """A word of the planted kernel's name, which no other kernel of the network has."""
-PLANTED = 0.03
 UNIT_S = {True: 1 / 1.98e9, False: 3e-6}
 """A unit of delay on an H200, or on no GPU; the ratio that a run found says how much it was."""
 TIMES = (LEADING.name, DEVICE.name)
@@ -190,23 +186,6 @@ def clean(devices: Sequence[Hardware], out: Path, options: Sequence[str]) -> Non
     at_once([Run(name("clean", device), device, options) for device in devices], out)
 
 
-def planted(devices: Sequence[Hardware], out: Path, options: Sequence[str]) -> None:
-    """Plant a delay in a compiled network, in every second of ten empty caches."""
-    device = devices[0]
-    asked = ("--perf-matrix", str(MATRIX), *options)
-
-    def run(word: str, units: str, *more: str) -> Run:
-        return Run(name(word, device), device, (*asked, *more), {UNITS: units})
-
-    first = run("accepted", "{}", "--perf-processes", "5")
-    at_once([first], out)
-    accept([first], out)
-    units = delays(first, out, PLANTED)
-    for _ in range(5):
-        for word, some in (("as-it-is", "{}"), ("planted", units)):
-            at_once([run(word, some)], out)
-
-
 def decode(devices: Sequence[Hardware], out: Path, options: Sequence[str], share: float) -> bool:
     """Plant a kernel in a decoding step; return whether the case is slower and names it."""
     device, begin = devices[0], time.monotonic()
@@ -289,7 +268,7 @@ def delays(run: Run, out: Path, share: float) -> str:
 def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    commands = {"record": record, "clean": clean, "planted": planted}
+    commands = {"record": record, "clean": clean}
     parser.add_argument("command", choices=sorted([*commands, "decode", "reference", "turns"]))
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and baselines")
     parser.add_argument("--share", type=float, help="of a step, where time is planted")
