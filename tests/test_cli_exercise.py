@@ -95,13 +95,12 @@ def test_precisions_are_compared_in_one_table(exercise, tmp_path):
 
 
 def test_the_options_of_all_exercises_reach_the_case(exercise, tmp_path):
-    words = "--batch-size 8 --task train --image-size 64 --memory-format nhwc --iterations 7"
+    words = "--batch-size 8 --task train --iterations 7"
     words += " --mode default --time-limit 12.5 --precisions bf16 --history elsewhere"
     assert exercise("precision", "vit_b_16", *words.split()).status == 0
     (path,) = history.files(tmp_path / "elsewhere")
     (record,) = history.read(path).records.values()
-    assert record.case.id == "vit_b_16-b8-bf16-nhwc-64px-default-train"
-    assert record.case.params["image_size"] == 64
+    assert record.case.id == "vit_b_16-b8-bf16-default-train"
     sampling = record.case.sampling
     assert (sampling.iterations, sampling.max_iterations) == (7, 7)
     assert record.case.time_limit_s == 12.5
@@ -140,11 +139,6 @@ def test_where_nothing_could_be_measured_the_answer_is_no(exercise, tmp_path):
 def test_without_a_list_the_device_chooses_the_precisions(exercise, device, expected):
     answer = exercise("precision", "resnet50", device=device)
     assert [row[0] for row in answer.table()[1:]] == expected.split()
-
-
-def test_what_the_network_has_as_its_own_size_is_no_other_case(exercise):
-    words = ("precision", "resnet50", "--precisions", "fp32", "--image-size", "224")
-    assert exercise(*words).measured == [EAGER]
 
 
 @pytest.mark.parametrize(
@@ -375,8 +369,6 @@ def test_a_sweep_names_the_best_batch(exercise):
         ("precision resnet50 --iterations 0", "--iterations: "),
         ("precision resnet50 --time-limit inf", "--time-limit inf: it has to be a time above 0"),
         ("precision resnet50 --task dream", "unknown task 'dream'; there is infer, train"),
-        ("precision resnet50 --image-size -1", "image_size is -1"),
-        ("precision resnet50 --memory-format nhcw", "unknown memory_format 'nhcw'; did you"),
         ("precision resnet50 --precisions int8 --task train", "precision int8 is for inference"),
     ],
 )  # fmt: skip
@@ -450,7 +442,7 @@ def really(tmp_path, monkeypatch, capsys):
 
 
 def test_a_real_network_is_searched_and_measured_on_a_real_cpu(really):
-    words = "--batch-size 2 --at-most 3 --image-size 32 --iterations 2 --json"
+    words = "--batch-size 2 --at-most 3 --iterations 2 --json"
     found = really("largest-batch", "resnet18", *words.split())
     assert found.status == 0, found.err
     (row,) = found.json["rows"]

@@ -21,7 +21,6 @@ from standins.worker import gpus, held_class, ranks_that
 from bench_lib.cli import train
 from bench_lib.launch.faults import CaseSkipped
 from bench_lib.model import Case, Launch, Training
-from bench_lib.report.answer import Answer
 from bench_lib.studies import training
 from bench_lib.studies.figures import figures_of
 
@@ -140,27 +139,19 @@ def test_steps_are_no_more_than_the_epochs_have(run, tmp_path, words, iterations
             ],
         ),
         (
-            "--network vit --precision bfloat16 --feed device --mode graph --memory-format nhwc",
+            "--network vit --precision bfloat16 --feed device",
             [
-                "cifar100-vit_b_16-b256-bf16-nhwc-graph-device",
-                "cifar100-vit_b_16-b256-bf16-nhwc-graph-fixed",
-                "cifar100-none-b256-bf16-nhwc-eager-device",
+                "cifar100-vit_b_16-b256-bf16-eager-device",
+                "cifar100-vit_b_16-b256-bf16-eager-fixed",
+                "cifar100-none-b256-bf16-eager-device",
             ],
         ),
         (
-            "--mode graph --workers 8 --precision float32",
+            "--workers 8 --precision float32",
             [
-                "cifar100-resnet50-b256-fp32-graph-loader-w8",
-                "cifar100-resnet50-b256-fp32-graph-fixed",
+                "cifar100-resnet50-b256-fp32-eager-loader-w8",
+                "cifar100-resnet50-b256-fp32-eager-fixed",
                 "cifar100-none-b256-fp32-eager-loader-w8",
-            ],
-        ),
-        (
-            "--feed device --mode reduce-overhead --precision tf32-conv",
-            [
-                "cifar100-resnet50-b256-tf32-conv-reduce-overhead-device",
-                "cifar100-resnet50-b256-tf32-conv-reduce-overhead-fixed",
-                "cifar100-none-b256-fp32-eager-device",
             ],
         ),
         (
@@ -281,30 +272,6 @@ def test_the_scripts_own_options_are_taken(run, tmp_path):
     assert run.told["variables"] == {"BENCH_LIB_DATA": str(tmp_path / "sets")}
 
 
-def test_a_profile_comes_after_the_figures_and_costs_none(run, monkeypatch):
-    asked = []
-
-    def look(case, folder, tool, _say, **options):
-        asked.append((case.id, str(folder), tool, options))
-        if len(asked) > 1:
-            raise CaseSkipped("no profiler here")
-        return "a profile"
-
-    def answer_of(seen, top):
-        return Answer(command="profile", notes=[f"{seen} {top}"])
-
-    monkeypatch.setattr("bench_lib.cli.profile.look", look)
-    monkeypatch.setattr("bench_lib.cli.kernels.answer_of", answer_of)
-    answer = run("cifar100 --torch-profile", items_per_step=1024)
-    ((case_id, folder, tool, options),) = asked
-    assert (case_id, tool, options) == (TOGETHER, "torch", {"steps": 3, "variables": {}})
-    assert folder.endswith(TOGETHER)
-    assert "a profile 10" in answer.lines
-    answer = run("cifar100 --torch-profile", items_per_step=1024)
-    assert answer.status == 0
-    assert "not profiled: no profiler here" in answer.err
-
-
 @pytest.mark.parametrize(("words", "ranks"), [("", 4), (" --ranks 2", 2)])
 def test_the_ranks_of_a_launch_are_those_of_the_case(run, monkeypatch, words, ranks):
     monkeypatch.setattr(train, "ranks_launched", lambda: 4)
@@ -359,8 +326,8 @@ def test_the_table_has_a_column_for_each_number_of_gpus(run):
         ("--network inception_v3", "cifar10-inception_v3-b32-fp32-eager-device-e5"),
         ("--epochs 100", "cifar10-resnet50-b32-fp32-eager-device-e100"),
         (
-            "--feed loader --workers 2 --precision amp-bf16 --memory-format nhwc",
-            "cifar10-resnet50-b32-amp-bf16-nhwc-eager-loader-w2-e10",
+            "--feed loader --workers 2 --precision amp-bf16",
+            "cifar10-resnet50-b32-amp-bf16-eager-loader-w2-e10",
         ),
     ],
 )

@@ -14,7 +14,6 @@ from bench_lib.cli.options import grouped, known, refuse
 from bench_lib.cli.output import say
 from bench_lib.model import (
     COMPILE_MODES,
-    MEMORY_FORMATS,
     PRECISIONS,
     TASKS,
     Case,
@@ -61,8 +60,6 @@ class Asked:
         typer.Option(min=1, max=LARGEST, help="largest-batch: no batch above this is tried."),
     ] = None
     task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer"
-    image_size: Annotated[int, typer.Option(help="Pixels; 0 is the network's own.")] = 0
-    memory_format: Annotated[str, typer.Option(help=" or ".join(MEMORY_FORMATS))] = "nchw"
     iterations: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST, help="Measured iterations (default: 20 to 200, by time)."),
@@ -237,10 +234,4 @@ class Session(Measuring):
         if asked.iterations is not None:
             sampling = Sampling(iterations=asked.iterations, max_iterations=asked.iterations)
         check_limit(asked.time_limit)
-        of_all = ("task", "image_size", "memory_format")
-        chosen = {each: getattr(asked, each) for each in of_all}
-        self._template = Template(network_sizes(), chosen, sampling, asked.time_limit)
-
-    def case(self, **values: Param) -> Case:
-        """Return the case with these values; raises UserError where they cannot be meant."""
-        return self._template.case(**values)
+        self.case = Template(network_sizes(), {"task": asked.task}, sampling, asked.time_limit).case

@@ -12,11 +12,9 @@ from bench_lib.cases.axes import LARGEST, one_of
 from bench_lib.cases.training import training_case
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped, known, refuse
-from bench_lib.cli.output import say, show
 from bench_lib.formulas.images import DATASETS
-from bench_lib.launch.faults import CaseFault, CaseSkipped
 from bench_lib.launch.launchers import ranks_launched
-from bench_lib.model import MEMORY_FORMATS, Case, Param, Record, Sampling, UserError
+from bench_lib.model import Case, Param, Record, Sampling, UserError
 from bench_lib.studies.asked import check_limit, numbers_in
 
 NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
@@ -27,29 +25,15 @@ EPOCHS = {"inception_v3": 5}
 COLUMNS = [1, 2, 4, 8, 16]
 """Numbers of GPUs of the CIFAR-10 table."""
 FED = ("loader", "device")
-PROFILED, KERNELS = 3, 10
-"""Steps that the CIFAR-100 script profiles, and rows of its table."""
-
-
-@dataclass(frozen=True)
-class Manner:
-    """How images come, and how the network takes them."""
-
-    workers: Annotated[
-        int, typer.Option("--workers", "--num-workers", help="Processes of the DataLoader.")
-    ] = 4
-    memory_format: Annotated[
-        str, typer.Option(help=f"Of images: {' or '.join(MEMORY_FORMATS)}.")
-    ] = "nchw"
-    mode: Annotated[
-        str, typer.Option(help="eager, graph, default, reduce-overhead, max-autotune ...")
-    ] = "eager"
 
 
 @dataclass(frozen=True)
 class TrainingSource:
     """The source of images."""
 
+    workers: Annotated[
+        int, typer.Option("--workers", "--num-workers", help="Processes of the DataLoader.")
+    ] = 4
     data: Annotated[
         Path | None,
         typer.Option(
@@ -70,7 +54,7 @@ class TrainingSource:
 
 
 CIFAR_100, TABLE = "cifar100", "cifar10-table"
-OF_CIFAR_100 = ("max_steps", "max_epochs", "torch_profile")
+OF_CIFAR_100 = ("max_steps", "max_epochs")
 OF_TABLE = ("epochs", "steps")
 
 
@@ -104,10 +88,6 @@ class Trained:
     max_epochs: Annotated[
         int, typer.Option(min=1, max=LARGEST, help="cifar100: epochs at most.")
     ] = 1
-    torch_profile: Annotated[
-        bool,
-        typer.Option("--torch-profile", help="cifar100: profile some steps more."),
-    ] = False
     epochs: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST, help="Table: whole epochs (default: 10; of Inception 5)."),
@@ -132,7 +112,6 @@ def train(
     name: Annotated[str, typer.Argument(help=f"{CIFAR_100} or {TABLE}.")],
     *,
     trained: Trained,
-    manner: Manner,
     source: TrainingSource,
     keeping: Keeping,
 ) -> None:
@@ -146,10 +125,11 @@ def train(
         words, OF_TABLE if name == CIFAR_100 else OF_CIFAR_100, f"train {name} has no use for it"
     )
     check_limit(trained.time_limit)
-    (_cifar100 if name == CIFAR_100 else _cifar10_table)(trained, manner, source, keeping)
+    (_cifar100 if name == CIFAR_100 else _cifar10_table)(trained, source, keeping)
 
 
-def _cifar100(trained: Trained, manner: Manner, source: TrainingSource, keeping: Keeping) -> None:
+def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> None:
+    from bench_lib.backends import detect
     from bench_lib.studies import training
 
     own = trained.usual(
@@ -161,16 +141,16 @@ def _cifar100(trained: Trained, manner: Manner, source: TrainingSource, keeping:
     values: dict[str, Param] = {
         "dataset": "cifar100",
         "ranks": ranks,
-        **_common(own, manner, source),
+        **_common(own, source),
     }
     together = max(1, own.batch_size or 0) * ranks
     steps = own.max_epochs * max(1, DATASETS["cifar100"].train // together)
     steps = min(own.max_steps, steps)
-    iterations = -(-steps // _at_once(own, manner))
+    iterations = -(-steps // _at_once(own, source))
     sampling = Sampling(iterations=iterations, max_iterations=iterations)
     base = Case("", "", time_limit_s=own.time_limit or 0.0)
     cases = training.three_cases(values, replace(base, sampling=sampling), base)
-    session = _session("train-cifar100", source, keeping)
+    session = Measuring("train-cifar100", detect()[0], keeping, source.variables)
 
     def each(record: Record) -> None:
         if record.case.id == cases[training.TOGETHER].id:
@@ -179,36 +159,12 @@ def _cifar100(trained: Trained, manner: Manner, source: TrainingSource, keeping:
 
     seen = session.figures_of_all(list(cases.values()), each=each)
     rows = training.CIFAR_100.rows([*cases.values()], seen, session.device)
-    if own.torch_profile:
-        _profile(cases[training.TOGETHER], session, source, json=keeping.json)
     session.say_apart()
     session.conclude(training.CIFAR_100, rows)
 
 
-def _profile(case: Case, session: Measuring, source: TrainingSource, *, json: bool) -> None:
-    """Profile some steps more, and print the kernels unless JSON is printed.
-
-    A failed profile costs no figure; the reason is said.
-    """
-    from bench_lib.cli.kernels import answer_of
-    from bench_lib.cli.profile import DEFAULT_OUTPUT, TORCH, look
-    from bench_lib.profiling.profilers import UnprofiledError
-
-    session.say_apart()
-    try:
-        seen = look(
-            case, DEFAULT_OUTPUT / case.id, TORCH, say, steps=PROFILED, variables=source.variables
-        )
-    except (CaseSkipped, CaseFault, UnprofiledError) as error:
-        say(f"not profiled: {error}")
-        return
-    if not json:
-        show(answer_of(seen, KERNELS))
-
-
-def _cifar10_table(
-    trained: Trained, manner: Manner, source: TrainingSource, keeping: Keeping
-) -> None:
+def _cifar10_table(trained: Trained, source: TrainingSource, keeping: Keeping) -> None:
+    from bench_lib.backends import detect
     from bench_lib.studies import training
 
     if trained.steps is not None and trained.epochs is not None:
@@ -217,7 +173,7 @@ def _cifar10_table(
         network="resnet50", precision="float32", batch_size=32, feed="device", time_limit=7200.0
     )
     epochs = own.epochs or EPOCHS.get(own.network or "", 10)
-    values: dict[str, Param] = {"dataset": "cifar10", **_common(own, manner, source)}
+    values: dict[str, Param] = {"dataset": "cifar10", **_common(own, source)}
     counts = COLUMNS if own.ranks is None else numbers_in(own.ranks, "--ranks")
     if own.ranks is None and (launched := ranks_launched()) is not None:
         counts = sorted({launched, *(count for count in COLUMNS if count < launched)})
@@ -225,11 +181,11 @@ def _cifar10_table(
     if own.steps is None:
         values["epochs"] = epochs
     else:
-        rounds = -(-own.steps // _at_once(own, manner))
+        rounds = -(-own.steps // _at_once(own, source))
         sampling = Sampling(iterations=rounds, max_iterations=rounds, checks=False)
         base = replace(base, sampling=sampling)
     cases = [training_case(base, **values, ranks=count) for count in counts]
-    session = _session("train-cifar10-table", source, keeping)
+    session = Measuring("train-cifar10-table", detect()[0], keeping, source.variables)
     rows = training.ranks_rows(cases, session.figures_of_all(cases), epochs)
     table, notes = training.ranks_table(rows), training.ranks_notes(rows, own.steps)
     session.tell({"rows": table}, [row.figures for row in rows], notes)
@@ -238,12 +194,12 @@ def _cifar10_table(
 # ---- what both need -----------------------------------------------------------------------
 
 
-def _at_once(own: Trained, manner: Manner) -> int:
+def _at_once(own: Trained, source: TrainingSource) -> int:
     """Return how many batches are one step of the measurement: a loader's processes deliver so."""
-    return max(1, manner.workers) if own.feed == "loader" else 1
+    return max(1, source.workers) if own.feed == "loader" else 1
 
 
-def _common(own: Trained, manner: Manner, source: TrainingSource) -> dict[str, Param]:
+def _common(own: Trained, source: TrainingSource) -> dict[str, Param]:
     """Return the values that both have; raises UserError for an option that cannot be meant.
 
     The device's step alone is not fed: a command has it besides, and adds it itself.
@@ -255,16 +211,7 @@ def _common(own: Trained, manner: Manner, source: TrainingSource) -> dict[str, P
         "batch_size": own.batch_size or 0,
         "network": NETWORKS.get(network, network),
         "precision": PRECISIONS.get(precision, precision),
-        "memory_format": manner.memory_format,
-        "compile_mode": manner.mode,
         "feed": feed,
     }
-    values |= {"workers": manner.workers} if feed == "loader" else {}
+    values |= {"workers": source.workers} if feed == "loader" else {}
     return values if source.data is None else {**values, "data": "files"}
-
-
-def _session(name: str, source: TrainingSource, keeping: Keeping) -> Measuring:
-    """Return what measures on the first device."""
-    from bench_lib.backends import detect
-
-    return Measuring(name, detect()[0], keeping, source.variables)

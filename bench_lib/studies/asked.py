@@ -31,9 +31,6 @@ class Template:
     def case(self, **values: Param) -> Case:
         """Return the case with these values; raises UserError where they cannot be meant."""
         chosen = {**self.values, **values}
-        own_size = self.sizes.get(str(chosen.get("network")))
-        if chosen.get("image_size") == own_size:  # the same case by another name
-            chosen.pop("image_size", None)
         tuning = str(chosen.get("compile_mode", "")).startswith("max-autotune")
         limit = self.time_limit_s or (TUNING_LIMIT_S if tuning else TIME_LIMIT_S)
         base = Case("", "", sampling=self.sampling, time_limit_s=limit)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from bench_lib import backends
-from bench_lib.formats import SHARE, TIMES, number
+from bench_lib.formats import SHARE, TIMES
 from bench_lib.model import Hardware
 from bench_lib.report.answer import Column
 from bench_lib.studies.figures import PROBLEM, Figures, rate_in_words, ratio
@@ -142,19 +142,12 @@ def best(rows: Sequence[StudyRow]) -> Figures | None:
     return min((seen for rate, seen in known if rate >= enough), key=_batch, default=None)
 
 
-def densest(rows: Sequence[StudyRow]) -> Figures | None:
-    """Return the batch of most items a second for each GB; None if memory is unknown."""
-    known = [row.figures for row in rows if row.figures.items_per_s_per_gb is not None]
-    return max(known, key=lambda seen: seen.items_per_s_per_gb or 0.0, default=None)
-
-
 def _batch(figures: Figures) -> int:
     return int(figures.params["batch_size"])
 
 
 def _is_best(row: StudyRow) -> str | None:
-    names = {"best": best(row.rows), "most for its memory": densest(row.rows)}
-    return ", ".join(name for name, seen in names.items() if seen is row.figures) or None
+    return "best" if row.figures is best(row.rows) else None
 
 
 def _on_sweep(rows: Sequence[StudyRow]) -> Iterator[str]:
@@ -169,9 +162,6 @@ def _on_sweep(rows: Sequence[StudyRow]) -> Iterator[str]:
         if len(known) > 1 and chosen is max(known, key=_batch):
             line += "; it is the largest that was measured, so a larger one may be better"
         yield line
-        if (dense := densest(rows)) is not None:
-            density = number(dense.items_per_s_per_gb or 0.0)
-            yield f"most for its memory: batch {_batch(dense)}, {density} img/s per GB"
         if chosen.flops_per_step and chosen.bound_by:
             yield f"batch {_batch(chosen)}: {chosen.bound_by}"
     if batches := ", ".join(str(_batch(row.figures)) for row in rows if row.figures.device_s):

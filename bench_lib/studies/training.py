@@ -35,7 +35,6 @@ def three_cases(values: Mapping[str, Param], together: Case, alone: Case) -> dic
         fixed.pop(name, None)
     fed.pop("epochs", None)
     fed["precision"] = "bf16" if values.get("precision") == "bf16" else "fp32"
-    fed["compile_mode"] = "eager"
     cases = {
         TOGETHER: training_case(together, **values),
         STEP_ALONE: training_case(alone, **fixed),
