@@ -45,25 +45,10 @@ def test_a_command_that_was_started_alone_has_no_ranks_of_a_launch(monkeypatch):
 
 # ---- commands -----------------------------------------------------------------------------
 
-REFUSED = ["baseline record", "exercise largest-batch", "profile x"]
 
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_a_command_that_cannot_share_refuses_and_one_rank_says_so(words, monkeypatch, capsys):
-    for name, value in variables(0, 2).items():
-        monkeypatch.setenv(name, value)
-    answer = ran(words.split(), monkeypatch, capsys)
-    assert (answer.status, answer.out) == (2, "")
-    assert "mpirun started bench-lib" in answer.err
-    assert "start it once, without mpirun" in answer.err
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
-    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1")
-    assert ran(words.split(), monkeypatch, capsys)[:] == (0, "", "")
-
-
-@pytest.mark.parametrize("words", ["train cifar100", "scaling mnist", "collectives"])
+@pytest.mark.parametrize("words", ["train cifar100", "collectives", "profile x"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_one_rank_of_a_command_of_several_ranks_goes_on(words, rank, monkeypatch, capsys):
+def test_one_rank_of_a_command_that_measures_goes_on(words, rank, monkeypatch, capsys):
     alone = []
     monkeypatch.setattr(launchers, "go_on_alone", lambda place: alone.append(place.rank))
     for name, value in variables(rank, 2).items():

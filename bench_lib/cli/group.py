@@ -42,11 +42,11 @@ BY_PURPOSE = {
 ``bench_lib.cli.<name>`` has a function of that name, or ``app`` where there are several below it.
 """
 COMMANDS = {name: line for group in BY_PURPOSE.values() for name, line in group.items()}
-
-SHARING = ("collectives", "scaling", "train")
-"""Commands whose cases have several ranks, by default as many as started the command."""
-ALONE = ("ab", "adopt", "baseline record", "bisect", "exercise", "ops", "profile", "selfcheck")
-"""Other commands that measure: a launcher would have each of its ranks measure side by side."""
+MEASURING = (
+    *("ab", "adopt", "baseline", "bisect", "collectives", "exercise", "ops", "profile", "scaling"),
+    *("selfcheck", "train"),
+)
+"""The commands that measure, but for ``micro``, which does so in the ranks of its launch."""
 
 
 def _load(name: str) -> Any:
@@ -61,35 +61,21 @@ def _load(name: str) -> Any:
     return command
 
 
-def _as_a_rank(name: str, words: list[str]) -> None:
+def _as_a_rank() -> None:
     """If a launcher started this command several times, go on in the first rank alone.
 
-    A command of ``SHARING`` starts the ranks of its cases itself, by the same launcher.  Another
-    one says that it cannot, by a UserError.  The other ranks end without a fault of their own, for
-    which a launcher would end the first before it speaks.
+    The ranks of a case are started by the command itself, by the same launcher.  The other ranks
+    end without a fault of their own, for which a launcher would end the first before it speaks.
     """
-    asked = [name, *words]
-    alone = next((each for each in ALONE if asked[: len(each.split())] == each.split()), None)
-    if name not in SHARING and alone is None:
-        return
     import os
 
-    from bench_lib.launch.launchers import VARIABLE, go_on_alone, who_am_i
-    from bench_lib.model import UserError
+    from bench_lib.launch.launchers import go_on_alone, who_am_i
 
     place = who_am_i(os.environ)
-    if place.ranks == 1:
-        return
     if place.rank > 0:
         raise typer.Exit(0)
-    if alone is None:
+    if place.ranks > 1:
         go_on_alone(place)
-        return
-    raise UserError(
-        f"{place.launcher} started bench-lib {alone} {place.ranks} times; start it once, without "
-        f"{place.launcher}: it starts the ranks of a case itself, by {place.launcher} with "
-        f"{VARIABLE}={place.launcher}"
-    )
 
 
 class CommandGroup(TyperGroup):
@@ -131,7 +117,8 @@ class Program(CommandGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is asked for, and be one of its ranks where a launcher says so."""
         found = super().resolve_command(ctx, args)
-        _as_a_rank(str(found[0]), found[2])
+        if found[0] in MEASURING:
+            _as_a_rank()
         return found
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way
