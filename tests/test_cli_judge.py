@@ -98,10 +98,9 @@ def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
 def test_a_run_on_some_lines_alone_is_refused_in_one_sentence(judge):
     lines = timings("m", 0.05)
     answer = judge([lines[0][:-1] + ', "run": "n1"}', *lines[1:]])
-    assert answer.status == 2
-    assert answer.err == (
-        "samples.jsonl: line 2: no run, which others have; say it on all lines or on none\n"
-    )
+    words = "m: ERROR: line 2: no run, which others have; say it on all lines or on none"
+    assert (answer.status, answer.err) == (2, "")
+    assert words in answer.out
 
 
 # ---- verdicts ---------------------------------------------------------------------------
@@ -261,28 +260,23 @@ def test_a_regression_outweighs_what_could_not_be_judged(judge):
     ]
 
 
-def test_lines_of_no_case_are_problems_on_stderr(judge):
+def test_lines_of_no_case_are_problems(judge):
     answer = judge([*timings("a"), "[]", '{"case": "a", "role": "cand'])
-    assert answer.status == 2
-    assert answer.out.splitlines()[-1] == "1 case: 1 OK"
-    first, second = answer.err.splitlines()
-    assert first == "samples.jsonl: line 9: Expected `object`, got `array`"
-    assert second.startswith("samples.jsonl: line 10: ")
+    assert (answer.status, answer.err) == (2, "")
+    first, second, counts = answer.out.splitlines()[-3:]
+    assert first == "! line 9: Expected `object`, got `array`"
+    assert second.startswith("! line 10: ")
+    assert counts == "1 case: 1 OK"
 
 
 @pytest.mark.parametrize("lines", [[], ["", " "]])
 def test_a_file_without_samples_is_not_green(judge, lines):
-    answer = judge(lines)
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err == "samples.jsonl: no samples in it\n"
+    assert judge(lines)[:] == (2, "! no samples in it\n", "")
 
 
 def test_only_the_first_problems_are_printed(judge):
     lines = [*timings("a"), *["rubbish"] * 25]
-    err = judge(lines).err.splitlines()
-    assert len(err) == 21
-    assert err[19].startswith("samples.jsonl: line 28: ")
-    assert err[20] == "samples.jsonl: and 5 more"
+    assert judge(lines).out.splitlines()[-2] == "! and 5 more"
     assert len(judge(lines, "--json").json["problems"]) == 25
 
 

@@ -557,7 +557,7 @@ def test_a_refused_file_is_named_and_the_others_are_judged(judge):
     answer = judge("--format", "vllm", "--baseline", "a", "b")
     assert answer.status == 2
     assert answer.lines[-1] == "4 verdicts: 4 OK"
-    assert answer.err.startswith("b/5.json: no result of vllm bench serve, ")
+    assert any(line.startswith("! b/5.json: no result of vllm ") for line in answer.lines)
 
 
 def test_one_file_a_side_is_too_few(judge):
@@ -584,5 +584,5 @@ def test_one_file_a_side_is_too_few(judge):
 def test_what_is_missing_is_said(judge, words, error):
     Path("b").write_text("{}")
     answer = judge(*words)
-    assert (answer.status, answer.out) == (2, "")
-    assert error in answer.err
+    assert answer.status == 2
+    assert error in answer.out + answer.err

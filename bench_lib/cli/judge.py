@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from bench_lib.verdict.statistics.change import Contrast
 
 SHOWN = 20
-"""Problems that are printed; with --json all of them."""
+"""Problems of no case that are printed; JSON has all."""
 
 
 def judge(
@@ -83,9 +82,6 @@ def judge(
         raise typer.BadParameter("it needs --format; lines say their role", param_hint="--baseline")
     samples = _read(files) if form is None else _read_foreign(form, baseline or [], files)
     verdicts = _verdicts(samples, share, seconds_of(at_least, "--at-least"))
-    if not json:
-        prefix = f"{_source(files)}: " if form is None else ""
-        _print_some([f"{prefix}{problem}" for problem in _problems(samples)], prefix)
     tell(_answer(samples, verdicts), json=json)
 
 
@@ -221,10 +217,6 @@ def _exit_status(samples: Samples, verdicts: Mapping[str, Verdict]) -> int:
     return 2 if samples.problems or found & {Status.ERROR, Status.NO_BASELINE} else 0
 
 
-def _problems(samples: Samples) -> list[str]:
-    return [*samples.problems, *(p for case in samples.cases.values() for p in case.problems)]
-
-
 def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
     ordered = sorted(verdicts.items(), key=lambda item: rank(item[1].status))
     columns: list[Column[tuple[str, Verdict]]] = [
@@ -236,7 +228,12 @@ def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
         Column("tolerance", lambda row: row[1].tolerance, SHARE, ""),
         Column("reason", lambda row: row[1].reason, heading=""),
     ]
-    notes = [
+    problems = [*samples.problems]
+    problems += [problem for case in samples.cases.values() for problem in case.problems]
+    notes = [f"! {problem}" for problem in samples.problems[:SHOWN]]
+    if len(samples.problems) > SHOWN:
+        notes.append(f"! and {len(samples.problems) - SHOWN} more")
+    notes += [
         f"{shortened(name)}: {verdict.status.value}: {shortened(verdict.reason)}"
         for name, verdict in ordered
         if verdict.status is not Status.OK
@@ -249,13 +246,6 @@ def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
         command="judge",
         tables={"verdicts": Table(columns, ordered)},
         notes=notes,
-        about={"problems": _problems(samples)},
+        about={"problems": problems},
         exit_status=_exit_status(samples, verdicts),
     )
-
-
-def _print_some(lines: Sequence[str], prefix: str) -> None:
-    for line in lines[:SHOWN]:
-        print(line, file=sys.stderr)
-    if len(lines) > SHOWN:
-        print(f"{prefix}and {len(lines) - SHOWN} more", file=sys.stderr)
