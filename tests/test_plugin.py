@@ -584,6 +584,26 @@ history.Writer.attempt = attempt
 EVERYWHERE = pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "xdist"])
 
 
+@EVERYWHERE
+def test_pytest_benchmarks_file_has_the_workers_samples(suite, pytester, how):
+    run = suite("{'gamma': [[0.010, 0.012, 0.011, 0.010, 0.013]]}", devices="gpus(2)")
+    run("--benchmark-json=bench.json", *how)
+    document = json.loads(pytester.path.joinpath("bench.json").read_text())
+    (benchmark,) = document["benchmarks"]
+    assert benchmark["stats"]["data"] == pytest.approx([0.010, 0.012, 0.011, 0.010, 0.013])
+    assert benchmark["fullname"] == "perf_tests/test_steps.py::test_step[gamma]"
+    assert benchmark["extra_info"]["hardware"] == "mi300x"
+    assert document["machine_info"]["gpu"]["key"] == "mi300x"
+
+
+def test_pytest_benchmark_compares_with_an_earlier_run(suite):
+    run = suite("{'alpha': [[0.010] * 20]}")
+    run("--benchmark-autosave").assert_outcomes(passed=2)
+    result = run("--benchmark-compare")
+    result.stdout.fnmatch_lines(["*test_step?alpha? (0001*", "*test_step?alpha? (NOW)*"])
+    run().stdout.no_fnmatch_line("*benchmark: 2 tests*")
+
+
 def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester):
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(12)

@@ -1,17 +1,47 @@
-"""pytest-timeout beside us: its timer rests while a case is measured.
+"""Other plugins of pytest: pytest-benchmark gets the cases, and pytest-timeout's timer rests.
 
-It interrupts a test wherever it is, or ends the process: either would leave a worker in the middle
-of a case, and the second would lose the verdicts of all cases before.  A case has a time limit of
-its own.
+A timeout interrupts a test wherever it is, or ends the process: either would leave a worker in the
+middle of a case, and the second would lose the verdicts of all cases before.  A case has a time
+limit of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+
+from bench_lib import backends
+from bench_lib.plugin.measuring import SESSION
+from bench_lib.report.benchmarks import benchmarks, gpu
+
+ASKS = ("autosave", "compare", "compare_fail", "histogram", "json", "save")
+"""Options of pytest-benchmark that want its files or its table, which is wider than a terminal."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    """Give pytest-benchmark each case, also xdist's, before it writes, compares and groups."""
+    config = session.config
+    theirs, suite = config.pluginmanager.get_plugin("pytest-benchmark"), config.stash[SESSION].suite
+    is_asked = any(config.getoption(f"benchmark_{name}", default=None) for name in ASKS)
+    if theirs is not None and suite is not None and is_asked:
+        records = suite.records.values()
+        theirs.benchmarks.extend(benchmarks([(each, suite.hardware_of(each)) for each in records]))
+    return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(
+    config: pytest.Config, machine_info: dict[str, Any]
+) -> None:
+    """Name the device in pytest-benchmark's machine info, which knows CPUs only."""
+    device = config.stash[SESSION].device()
+    if backends.is_gpu(device):
+        machine_info["gpu"] = gpu(device)
+
 
 SETTINGS = pytest.StashKey[Any]()
 """Pytest-timeout's settings of a test, from when it sets the timer."""
