@@ -106,9 +106,8 @@ class BaselinesFile:
 @functools.cache
 def lines() -> dict[str, type[history_lines.Line]]:
     """Return the types of a run's lines, by kind."""
-    known = {each.__name__: each for each in history_lines.Line.__subclasses__()}
-    del known[history_lines.LaterLine.__name__]
-    return {name.removesuffix("Line").lower(): each for name, each in known.items()}
+    known = history_lines.Line.__subclasses__()
+    return {str(each.__struct_config__.tag): each for each in known}
 
 
 @functools.cache
@@ -133,9 +132,8 @@ def _lines() -> dict[str, Any]:
         head = {"schema": {"const": SCHEMA}, "kind": {"const": kind}}
         line["properties"] = {
             **head,
-            **{k: v for k, v in line["properties"].items() if k != "kind"},
+            **{k: v for k, v in line["properties"].items() if k not in head},
         }
-        line["required"] = ["schema", *line["required"]]
     return {
         "$schema": DIALECT,
         "oneOf": [{"$ref": one["$ref"]} for one in each.values()],

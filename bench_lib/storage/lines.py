@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,20 +35,19 @@ class HistoryError(UserError):
     """The history cannot be written or read; says where, why, and what to do."""
 
 
-class Line(msgspec.Struct, kw_only=True):
-    """The fields of every line."""
+class Line(
+    msgspec.Struct,
+    kw_only=True,
+    tag_field="kind",
+    tag=lambda name: name.removesuffix("Line").lower(),
+):
+    """The fields of every line, which says its kind by name: ``"kind": "attempt"``."""
 
-    kind: str
+    schema: int
     run: str
     """The run's id."""
     time: str
     """UTC, ISO 8601."""
-
-
-class LaterLine(Line, kw_only=True):
-    """A kind that only a later version knows."""
-
-    case_id: str | None = None
 
 
 class EnvironmentLine(Line, kw_only=True):
@@ -119,6 +117,8 @@ def decoded(path: Path, data: bytes) -> Iterator[Line | str]:
             continue
         try:
             line = _decode(raw)
+            if line is None:
+                continue
             _check(line, tried)
         except _NewerSchemaError as error:
             raise HistoryError(f"{path}, line {number}: {error}") from error
@@ -145,43 +145,37 @@ def finding(_type: type[Any], fields: Any) -> Finding:
     return LaterFinding(str(fields.get("kind", "")) if isinstance(fields, dict) else "")
 
 
+_KINDS = EnvironmentLine | AttemptLine | KernelsLine | VerdictLine | SlowDownLine | EndLine
+_line = msgspec.json.Decoder(_KINDS, dec_hook=finding)
 _head = msgspec.json.Decoder(_Head)
-_later = msgspec.json.Decoder(LaterLine)
-_known: dict[str | None, msgspec.json.Decoder[Any]] = {
-    "environment": msgspec.json.Decoder(EnvironmentLine),
-    "attempt": msgspec.json.Decoder(AttemptLine),
-    "kernels": msgspec.json.Decoder(KernelsLine),
-    "verdict": msgspec.json.Decoder(VerdictLine, dec_hook=finding),
-    "slowdown": msgspec.json.Decoder(SlowDownLine),
-    "end": msgspec.json.Decoder(EndLine),
-}
-
-
-_OURS = re.compile(
-    b'\\{"schema":%d,"kind":"(%s)",' % (SCHEMA, "|".join(filter(None, _known)).encode())
-)
-"""The beginning of a line that this version wrote: it names the line's kind, so that nothing else
-need be read."""
 
 
 class _NewerSchemaError(Exception):
     pass
 
 
-def _decode(raw: bytes) -> Line:
-    """Decode one line; raises ValueError where it is not as its kind is."""
-    known = _OURS.match(raw)
-    if known is not None:
-        ours: Line = _known[known[1].decode()].decode(raw)
-        return ours
-    head = _head.decode(raw)
-    if head.schema > SCHEMA:
+def _decode(raw: bytes) -> Line | None:
+    """Decode one line; None of a kind that only a later version knows.
+
+    Raises ValueError where it is not as its kind is.
+    """
+    try:
+        line: Line = _line.decode(raw)
+    except ValueError:
+        _refuse_newer(head := _head.decode(raw))
+        if head.kind in {kind.__struct_config__.tag for kind in Line.__subclasses__()}:
+            raise
+        return None
+    _refuse_newer(line)
+    return line
+
+
+def _refuse_newer(line: Line | _Head) -> None:
+    if line.schema > SCHEMA:
         raise _NewerSchemaError(
-            f"schema {head.schema} is newer than {SCHEMA}, the newest that this version "
+            f"schema {line.schema} is newer than {SCHEMA}, the newest that this version "
             "of bench-lib reads; upgrade bench-lib"
         )
-    line: Line = _known.get(head.kind, _later).decode(raw)
-    return line
 
 
 def _check_measurement(seen: Measurement) -> None:
