@@ -177,8 +177,12 @@ class ProgressLines(Progress):
                     self._say(self._line(self.left_s()))
 
     def left_s(self) -> float | None:
-        """Return the seconds that the longest lane needs; unknown times count like the others."""
-        mean = sum(self._taken) / len(self._taken) if self._taken else None
+        """Return the seconds that the longest lane needs; unknown times count like the others.
+
+        Each lane's first case loads libraries, so nothing is known before the second.
+        """
+        usual = self._taken[len(self._lanes) :]
+        mean = sum(usual) / len(usual) if usual else None
         longest = 0.0
         for lane in self._lanes:
             takes = [mean if seconds is None else seconds for seconds in lane.left.values()]
