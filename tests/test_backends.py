@@ -18,8 +18,7 @@ from bench_lib.backends.profiler import Profiler
 from bench_lib.backends.tool import ToolError
 from bench_lib.engine.telemetry import look_once
 from bench_lib.environment.fingerprint import collect
-from bench_lib.model import Device, Hardware, Kernel, MachineWarning
-from bench_lib.profiling import store
+from bench_lib.model import Device, Hardware, MachineWarning
 from bench_lib.profiling.profilers import UnprofiledError, with_vendors
 from bench_lib.storage.acceptance import conditions_of
 from bench_lib.verdict import validity
@@ -181,33 +180,15 @@ def test_a_backend_that_fails_to_look_is_a_warning(package, machine):
 
 class VTune:
     names = ("intel", "vtune")
-    source = "vtune"
 
     def require(self, name: str) -> Profiler:
         raise ToolError(f"{name} is not installed")
-
-    def read(self, path: Path) -> list[Kernel]:
-        if not (lines := path.read_text().splitlines()):
-            raise ToolError(f"{path.name} is empty")
-        return [Kernel(name, 1, float(s)) for name, s in (line.split(",") for line in lines)]
 
 
 @pytest.fixture
 def profilers(package, machine, monkeypatch):
     (gpu, _) = detected(machine)
     monkeypatch.setattr(type(backends.of(gpu)), "profilers", lambda _self: VTune())
-
-
-@pytest.mark.usefixtures("profilers")
-def test_what_a_vendors_profilers_left_is_read(tmp_path):
-    file = tmp_path / "kernels.csv"
-    file.write_text("gemm,2.0\ncopy,1.0\n")
-    found = store.read_foreign(file, 1)
-    assert found.kernels.source == "vtune"
-    assert [kernel.name for kernel in found.kernels.kernels] == ["gemm", "copy"]
-    file.write_text("")
-    with pytest.raises(store.ProfileError, match=r"no column 'Name'.*; kernels\.csv is empty"):
-        store.read_foreign(file, 1)
 
 
 @pytest.mark.usefixtures("profilers")

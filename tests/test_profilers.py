@@ -17,11 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from standins.rocm.profilers import application, install
-from standins.rocm.profilers.app import ADD, GEMM
 
 from bench_lib import model
 from bench_lib.backends.amd import results
-from bench_lib.backends.amd.profilers import RocmProfiler, find, read, require
+from bench_lib.backends.amd.profilers import RocmProfiler, find, require
 from bench_lib.backends.profiler import Results
 from bench_lib.backends.tool import ToolError
 
@@ -185,68 +184,6 @@ def test_what_was_not_written_is_named_with_what_was(tmp_path):
         RocmProfiler("rocprofv3").results(tmp_path)
 
 
-def test_statistics_are_read_by_the_names_of_their_columns(tmp_path):
-    file = tmp_path / "case_kernel_stats.csv"
-    file.write_text(
-        '"Percentage","New","Calls","Name","AverageNs","TotalDurationNs"\n'
-        '25.00,x,4,"void add<float>(float*, int)",250.500000,1002\n'
-        '7.500e+01,y,2,"gemm",1503.000000,3006\n'
-    )
-    assert read(file) == [
-        model.Kernel("gemm", 2, 3006e-9),
-        model.Kernel("void add<float>(float*, int)", 4, 1002e-9),
-    ]
-
-
-def test_statistics_of_the_retired_rocprof_are_read(tmp_path):
-    file = tmp_path / "results.stats.csv"
-    file.write_text(
-        '\ufeff"Name","Calls","TotalDurationNs","AverageNs","Percentage"\r\n'
-        f'"{GEMM}",42,"2000000","47619","80.00%"\r\n"{ADD}","6"," 5.0e5 ","83333","20.00%"\r\n'
-    )
-    assert read(file) == [
-        model.Kernel(GEMM_PLAIN, 42, 2e-3),
-        model.Kernel(ADD_PLAIN, 6, 5e-4),
-    ]
-
-
-def test_a_trace_tells_what_a_kernel_takes(tmp_path):
-    (tmp_path / "kernel_trace.csv").write_text(
-        "Kernel_Name,Start_Timestamp,End_Timestamp,LDS_Block_Size,Scratch_Size,VGPR_Count\n"
-        "gemm,1,901,16384,24,512\ngemm,1000,1900,16384,24,512\nadd,2000,2100,0,,\n"
-    )
-    gemm, add = read(tmp_path / "kernel_trace.csv")
-    assert gemm.resources == {"registers": 512, "scratch": 24, "shared": 16384}
-    assert add.resources == {"shared": 0}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Name,Calls,AverageNs,Percentage\ngemm,1,2,3\n", "no column 'TotalDurationNs'"),
-        ("Kernel_Name,Start_Timestamp\ngemm,1\n", "no column 'End_Timestamp'"),
-        ("", "no column 'Name'; its columns are none"),
-        (HEADER + '"gemm",x,2,3,4,5,6,7\n', "cannot be read: row 1: 'x' is no number"),
-        (HEADER + '"gemm",1,nan,3,4,5,6,7\n', "cannot be read: row 1: 'nan' is no figure"),
-        (HEADER + '"gemm",1\n', "cannot be read: row 1: cells are missing"),
-        (rows(("a", 1, 2), ("b", 9, 3)), "row 2: it ended at 3 and began at 9"),
-        ("Kernel_Name,Start_Timestamp,End_Timestamp\nk,1,1e308\nk,1,1e308\n", "no figure"),
-        (f"Kernel_Name,Start_Timestamp,End_Timestamp\nk,1,{'9' * 5000}\n", "cannot be read"),
-        ('"Name","Calls"\n"' + "x" * 200_000, "cannot be read|no column|cut off"),
-    ],
-)
-def test_a_file_that_makes_no_sense_says_what_is_missing(tmp_path, text, words):
-    file = tmp_path / "case_kernel_stats.csv"
-    file.write_text(text)
-    with pytest.raises(ToolError, match=words):
-        read(file)
-
-
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(ToolError, match=r"nothing\.csv cannot be read"):
-        read(tmp_path / "nothing.csv")
-
-
 @pytest.mark.parametrize("missing", [1, 8, 20])
 def test_a_trace_that_was_cut_off_is_refused(tmp_path, missing):
     profiler = write(
@@ -266,8 +203,6 @@ def test_a_database_is_told_with_how_to_get_csv(tmp_path):
     file.write_bytes(results.DATABASE + b"\0" * 80)
     with pytest.raises(ToolError, match=r"is a database and no CSV; .*rocpd convert -i"):
         RocmProfiler("rocprofv3").results(tmp_path)
-    with pytest.raises(ToolError, match="is a database and no CSV"):
-        read(file)
 
 
 # --- anything at all ---------------------------------------------------------------------
@@ -299,7 +234,6 @@ def test_whatever_is_in_a_csv_it_is_read_or_refused(tmp_path, content, markers):
     (tmp_path / "case_kernel_trace.csv").write_bytes(content)
     (tmp_path / "case_marker_api_trace.csv").write_bytes(markers)
     (tmp_path / "case_memory_copy_trace.csv").write_bytes(content)
-    only_a_tool_error(lambda: read(tmp_path / "case_kernel_trace.csv"))
     profiler = RocmProfiler("rocprofv3")
     only_a_tool_error(lambda: profiler.results(tmp_path))
     only_a_tool_error(lambda: profiler.results(tmp_path, "step"))

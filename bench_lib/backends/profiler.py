@@ -60,12 +60,5 @@ class Profilers(Protocol):
     def names(self) -> Sequence[str]:
         """The values of ``bench-lib profile --tool``: first the word for the newest, then each."""
 
-    @property
-    def source(self) -> str:
-        """The source in a table of kernels, if only a file of theirs is at hand."""
-
     def require(self, name: str) -> Profiler:
         """Return the profiler of one of the `names`; ToolError with what to install."""
-
-    def read(self, path: Path) -> list[Kernel]:
-        """Read the kernels in a CSV; raises ToolError."""

@@ -127,27 +127,16 @@ def difference(sides: tuple[str, str], found: ProfileComparison, top: int) -> An
 
 
 def _changed(diff: Diff) -> list[Column[KernelDifference]]:
-    def share(change: KernelDifference) -> float | None:
-        value = diff.share(change)
-        return value if value is None or change.delta_s > 0 else -value
-
     return [
-        Column("names", _names, heading=diff.what.removesuffix("s")),
+        Column("name", lambda change: change.name, heading=diff.what.removesuffix("s")),
         Column("kind", lambda change: change.kind, heading="what"),
         Column("before_s", lambda change: _total(change.before), "s", "before"),
         Column("after_s", lambda change: _total(change.after), "s", "after"),
         Column("delta_s", lambda change: change.delta_s, CHANGE_S, "change"),
         Column("calls", _calls),
-        Column("share", share, SHARE),
         Column("role", lambda change: change.role),
-        *columns("", "name before after before_kernels after_kernels"),
+        *columns("", "before after"),
     ]
-
-
-def _names(change: KernelDifference) -> str:
-    """Return the kernel's name, and its new name where that is another."""
-    *names, last = change.names
-    return " → ".join([*names, last + change.more])
 
 
 def _total(kernel: Kernel | None) -> float | None:

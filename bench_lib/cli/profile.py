@@ -40,7 +40,7 @@ TOOLS = (TORCH, *ROCM_S, RANGES)
 DEFAULT_OUTPUT = Path("profiles")
 LOCK_WAIT_S = 600.0
 STEPS = 5
-_MEASURING_ONLY = ("output", "timeline", "tool")
+_MEASURING_ONLY = ("output", "steps", "timeline", "tool")
 NSYS = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0 --capture-range=nvtx"
 """Without the variable nsys sees only ranges with registered names, which torch's are not."""
 
@@ -55,7 +55,7 @@ def profile(
         tuple[str, str] | None,
         typer.Option(
             metavar="A B",
-            help="Compare two profiles: folders, kernels.json, traces, CSVs, or 'baseline'.",
+            help="Compare two profiles: folders, kernels.json, traces, or 'baseline'.",
         ),
     ] = None,
     output: Annotated[
@@ -64,7 +64,7 @@ def profile(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(help="Steps to profile (default: 5); of --diff, the steps in a CSV."),
+        typer.Option(help="Steps to profile (default: 5)."),
     ] = None,
     tool: Annotated[str, typer.Option(help=f"Profiler: {', '.join(TOOLS)}.")] = TORCH,
     timeline: Annotated[
@@ -92,9 +92,7 @@ def profile(
             from bench_lib.profiling import store
 
             key = detect()[0].key if store.BASELINE in diff else None
-            changes = store.compare(
-                *diff, folder=baselines, case_id=case, key=key, steps=steps or 1
-            )
+            changes = store.compare(*diff, folder=baselines, case_id=case, key=key)
             tell(difference(diff, changes, top), json=json)
         if case is None:
             raise UserError("which case? bench-lib profile CASE, or --diff A B")

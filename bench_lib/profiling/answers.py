@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from bench_lib.formats import seconds
 from bench_lib.model import Kernel, KernelCall
 from bench_lib.profiling.names import REST, role, short
-from bench_lib.profiling.traces import GAP_S, Busy, LaunchCalls, Trace, busy_of
+from bench_lib.profiling.traces import GAP_S, Busy, Trace, busy_of
 
 TOP = 5
 MOSTLY, HALF = 0.7, 0.5
@@ -27,15 +27,11 @@ MANY_COPIES, FEW_COPIES = 0.10, 0.05
 efficient."""
 MUCH_IDLE = 0.05
 """Share of the stretch.  The guide names no figure."""
-ALIKE = 1.2
-"""The longest step over the shortest.  The guide names no figure."""
 SPREAD = 0.2
 """Bound of the standard deviation of a kernel's calls over their mean: more is varied.  The guide
 names no figure; a kernel with one shape stays well below."""
 FEWEST_CALLS = 5
 """Fewest calls of a kernel for a meaningful spread."""
-FED = 1.0
-"""Launches that wait on the device when one more comes: less, and it waits for the host."""
 SLOWED = 1.1
 """A profiled step over one that is not: above, what the host did is not read."""
 DEVICE_TOLD = "what the device did is told; the host's is not read"
@@ -87,11 +83,9 @@ def of_trace(trace: Trace, cost: Cost | None = None) -> list[StepAnswer]:
     ]
     if trace.busy is None:
         return found
-    waiting = [*_idle(trace.busy, trace.steps), *_launching(trace, trace.launches)]
     return [
         *found,
-        *_of_the_host(waiting, high),
-        *_steps(trace),
+        *_of_the_host(_idle(trace.busy, trace.steps), high),
         *_kernels(trace.kernels, trace.steps, trace.calls),
     ]
 
@@ -173,31 +167,6 @@ def _ratio(trace: Trace) -> Iterator[StepAnswer]:
     host, device = trace.host_s / trace.steps, trace.busy.busy_s / trace.steps
     words = f"{ratio:.2f}: {seconds(host)} on the CPU, {seconds(device)} on the device"
     yield StepAnswer("CPU time over device time", words, reading)
-
-
-def _launching(trace: Trace, launches: LaunchCalls | None) -> Iterator[StepAnswer]:
-    if launches is None:
-        return
-    words = (
-        f"{launches.calls / trace.steps:.4g} calls a step, {seconds(launches.host_s / trace.steps)}"
-        f" of the host's time in them; a kernel begins {seconds(launches.delay_s)} after its call "
-        f"(median), {seconds(launches.least_delay_s)} on an idle device; {launches.queued:g} "
-        f"launches are queued (median), {launches.most_queued} at most"
-    )
-    reading = "hidden: launches are queued ahead of the device"
-    if launches.queued < FED:
-        reading = "not hidden: the device is done before the next launch comes"
-    yield StepAnswer("launch overhead", words, reading)
-
-
-def _steps(trace: Trace) -> Iterator[StepAnswer]:
-    """Answer whether the steps were alike."""
-    times = trace.step_s
-    if len(times) < 2 or not min(times):
-        return
-    words = f"{len(times)}, of {seconds(min(times))} to {seconds(max(times))}"
-    alike = max(times) <= ALIKE * min(times)
-    yield StepAnswer("steps", words, "alike" if alike else "uneven: look at them in the trace")
 
 
 # ---- of any profiler's kernels ------------------------------------------------------------------

@@ -14,7 +14,6 @@ from bench_lib.profiling.names import (
     called,
     family,
     library,
-    product,
     readable,
     role,
     short,
@@ -59,9 +58,6 @@ class KernelDifference:
     """None for a new kernel."""
     after: Kernel | None
     """None for a kernel that is gone."""
-    before_kernels: tuple[Kernel, ...] = ()
-    """The kernels whose sum is ``before``, the longest first; empty if that is one kernel."""
-    after_kernels: tuple[Kernel, ...] = ()
 
     @property
     def delta_s(self) -> float:
@@ -82,20 +78,8 @@ class KernelDifference:
     @property
     def name(self) -> str:
         """Its short name: the new name after the old if they differ."""
-        return " → ".join(self.names) + self.more
-
-    @property
-    def names(self) -> list[str]:
-        """The short name before, and the one after where it is another."""
         named = [short(k.name) for k in (self.before, self.after) if k is not None]
-        return list(dict.fromkeys(named))
-
-    @property
-    def more(self) -> str:
-        """How many kernels it stands for that are not in its name: `` (+3 more)``, or nothing."""
-        named = {k.name for k in (self.before, self.after) if k is not None}
-        others = {k.name for k in (*self.before_kernels, *self.after_kernels)} - named
-        return f" (+{len(others)} more)" if others and REST not in named else ""
+        return " → ".join(dict.fromkeys(named))
 
 
 @dataclass(frozen=True)
@@ -114,29 +98,20 @@ class Diff:
         """Extra time of all kernels together."""
         return self.after_s - self.before_s
 
-    def share(self, change: KernelDifference) -> float | None:
-        """Return a change's part of all changes in the same direction; None if nothing changed."""
-        same = sum(c.delta_s for c in self.changes if c.delta_s * change.delta_s > 0)
-        return change.delta_s / same if same else None
-
-
-"""How a verdict says that somebody looked into a case and saw nothing."""
-
 
 def diff(before: KernelTable, after: KernelTable) -> Diff:
     """Match the kernels of two profiles and return what changed.
 
     By name if a family has the same names on both sides, else the family as a whole: tiles move
     calls from one name to another, and compilers number anew.  Then by their names and purposes,
-    and the rest by its work.  A sum on one side is compared with the other side's short kernels.
+    and the rest by its work.
     """
     old, new = _by_name(before.kernels), _by_name(after.kernels)
     changes = list[KernelDifference]()
-    for one, other in _matched(old, new, lambda name: "" if name == REST else family(name)):
+    for one, other in _matched(old, new, lambda name: name if name == REST else family(name)):
         changes += _of_family(one, other)
-    for key in (called, work, product):
+    for key in (called, work):
         changes += [_change(*pair) for pair in _matched(old, new, key)]
-    changes += _rests(old, new)
     changes += [KernelDifference(role(kernel.name), kernel, None) for kernel in old.values()]
     changes += [KernelDifference(role(kernel.name), None, kernel) for kernel in new.values()]
     hosts = before.source.endswith("CPU") and after.source.endswith("CPU")
@@ -168,13 +143,7 @@ def _is_told_apart(before: Sequence[Kernel], after: Sequence[Kernel]) -> bool:
 
 def _change(before: Sequence[Kernel], after: Sequence[Kernel]) -> KernelDifference:
     merged = _merged(before), _merged(after)
-    return KernelDifference(role(merged[0].name), *merged, _several(before), _several(after))
-
-
-def _several(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-    if len(kernels) < 2:
-        return ()
-    return tuple(sorted(kernels, key=lambda kernel: (-kernel.total_s, kernel.name)))
+    return KernelDifference(role(merged[0].name), *merged)
 
 
 def _matched(
@@ -187,20 +156,6 @@ def _matched(
         for name in groups[0]
         if name and name in groups[1]
     ]
-
-
-def _rests(old: dict[str, Kernel], new: dict[str, Kernel]) -> list[KernelDifference]:
-    """Compare what one side only knows as a sum with the other's sum, and its short kernels."""
-    sums = [side.pop(REST, None) for side in (old, new)]
-    if not any(sums):
-        return []
-    sides = []
-    for side, own, other in ((old, sums[0], sums[1]), (new, sums[1], sums[0])):
-        most = other.total_s if other else 0.0
-        short_ones = [name for name, kernel in side.items() if kernel.total_s <= most]
-        sides.append([*([own] if own else []), *(side.pop(name) for name in short_ones)])
-    before, after = (replace(_merged(side), name=REST) if side else None for side in sides)
-    return [KernelDifference(OTHER, before, after, *map(_several, sides))]
 
 
 def _grouped(side: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:

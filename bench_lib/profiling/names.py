@@ -59,8 +59,11 @@ _ROLES: tuple[tuple[str, str], ...] = (
 _ROLE_PATTERNS = tuple((role, re.compile(text, re.IGNORECASE)) for role, text in _ROLES)
 _MOVES = (("copy", "copy_kernel_cuda"), ("fill", "FillFunctor"))
 """Template parameters of torch's elementwise kernels that compute nothing."""
-_PRODUCTS = {"conv", "conv bwd-data", "conv bwd-weights", "GEMM"}
-_ALIKE_BY_WORK = _PRODUCTS | {
+_ALIKE_BY_WORK = {
+    "conv",
+    "conv bwd-data",
+    "conv bwd-weights",
+    "GEMM",
     "attention",
     "batch norm",
     "layer norm",
@@ -261,8 +264,3 @@ def work(name: str) -> str:
     """Return what a kernel does where another kernel could do it as well; else nothing."""
     does = role(name)
     return does if does in _ALIKE_BY_WORK else ""
-
-
-def product(name: str) -> str:
-    """Whether a kernel multiplies and adds, as convolutions and GEMMs both can be done."""
-    return "product" if role(name) in _PRODUCTS else ""

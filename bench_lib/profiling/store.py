@@ -1,7 +1,7 @@
 """Profiles as files: a case's kernels in one step, kept, found again and compared.
 
-``kernels.json`` lies in the folder of each profile.  It can be compared with any other file that
-names kernels and their times: a trace, a CSV of ROCm's profilers, a baseline.
+``kernels.json`` lies in the folder of each profile.  It can be compared with another one, with a
+trace, and with a baseline.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib import backends, files
-from bench_lib.backends.tool import ToolError
+from bench_lib import files
 from bench_lib.environment import fingerprint
 from bench_lib.model import SCHEMA, Case, Environment, KernelTable, UserError
 from bench_lib.profiling import traces
-from bench_lib.profiling.kernels import Diff, diff, reason, table
+from bench_lib.profiling.kernels import Diff, diff, reason
 from bench_lib.storage import baselines
 
 FILE = "kernels.json"
@@ -69,53 +68,29 @@ def keep(profile: Profile, path: Path) -> None:
         raise ProfileError(f"cannot write {path}: {error.strerror}") from error
 
 
-def load(source: str, steps: int = 1) -> tuple[Profile, list[str]]:
-    """Read a profile: a folder, ``kernels.json``, a trace, or a CSV of ROCm's profilers.
-
-    ``steps`` are those of a CSV, which lacks them.  It also says where a folder holds several.
-    Raises ProfileError or TraceError.
-    """
+def load(source: str) -> Profile:
+    """Read a profile: a folder, ``kernels.json`` or a trace; raises ProfileError or TraceError."""
     path = Path(source)
     if path.is_dir():
-        path, of_several = _in_folder(path)
-        profile, problems = load(str(path), steps)
-        return profile, [*of_several, *problems]
+        path = _in_folder(path)
     if not os.path.lexists(path):
         raise ProfileError(
             f"there is no {path}; name a folder of bench-lib profile, a {FILE}, a trace (.json or "
-            f".json.gz), a CSV of ROCm's profilers, or {BASELINE!r}"
+            f".json.gz), or {BASELINE!r}"
         )
     if path.name.startswith("kernels") and path.suffix == ".json":
-        return _decoded(path), []
-    if path.suffix in (".csv", ".json") or path.name.endswith(".json.gz"):
-        return read_foreign(path, steps), []
-    raise ProfileError(f"{path} is neither JSON nor CSV; name a {FILE}, a trace or a CSV")
+        return _decoded(path)
+    if path.suffix == ".json" or path.name.endswith(".json.gz"):
+        return Profile(traces.read(path, needs_device=False).table())
+    raise ProfileError(f"{path} is no JSON; name a {FILE} or a trace")
 
 
-def read_foreign(path: Path, steps: int) -> Profile:
-    """Read a trace, or a table of a vendor's; raises ProfileError or TraceError."""
-    if path.suffix == ".csv":
-        return _from_vendors(path, steps)
-    return Profile(traces.read(path, needs_device=False).table())
-
-
-def _in_folder(folder: Path) -> tuple[Path, list[str]]:
-    """Choose a folder's own profile, or the first below it; tell where there are several."""
-    for pattern in (FILE, "trace*.json.gz", "*.json.gz", "*kernel_stats*.csv", "*.stats.csv"):
+def _in_folder(folder: Path) -> Path:
+    """Choose a folder's own profile, or the first below it."""
+    for pattern in (FILE, "*.json.gz"):
         if found := sorted(folder.rglob(pattern), key=lambda path: (len(path.parts), path)):
-            several = f"{folder} holds {len(found)} profiles; this is {found[0]}"
-            return found[0], [several] if len(found) > 1 else []
-    raise ProfileError(f"{folder} holds no {FILE}, no trace and no statistics of kernels")
-
-
-def _from_vendors(path: Path, steps: int) -> Profile:
-    causes = []
-    for profilers in backends.profilers():
-        try:
-            return Profile(table(profilers.read(path), steps, profilers.source))
-        except ToolError as error:  # noqa: PERF203 - each try is another vendor's
-            causes.append(str(error))
-    raise ProfileError("; ".join(causes))
+            return found[0]
+    raise ProfileError(f"{folder} holds no {FILE} and no trace")
 
 
 def _decoded(path: Path) -> Profile:
@@ -140,7 +115,7 @@ def _decoded(path: Path) -> Profile:
 
 
 def compare(
-    before: str, after: str, *, folder: Path, case_id: str | None, key: str | None, steps: int = 1
+    before: str, after: str, *, folder: Path, case_id: str | None, key: str | None
 ) -> ProfileComparison:
     """Compare two sources as ``load`` takes them; either may be ``baseline``.
 
@@ -149,12 +124,7 @@ def compare(
     """
     if before == after == BASELINE:
         raise ProfileError("a baseline is no different from itself; name another profile")
-    known: dict[str, Profile] = {}
-    problems: list[str] = []
-    for name in dict.fromkeys((before, after)):
-        if name != BASELINE:
-            known[name], wrong = load(name, steps)
-            problems += wrong
+    known = {name: load(name) for name in (before, after) if name != BASELINE}
     if BASELINE in (before, after):
         other = next(iter(known.values()))
         about = other.case.id if other.case else case_id
@@ -168,7 +138,7 @@ def compare(
             "ProfilerActivity.CUDA], on AMD too"
         )
     found = diff(a.kernels, b.kernels)
-    return ProfileComparison(a, b, found, reason(found), [*problems, *_remarks(a, b)])
+    return ProfileComparison(a, b, found, reason(found), list(_remarks(a, b)))
 
 
 def _pinned(folder: Path, case_id: str | None, key: str | None) -> Profile:
@@ -205,9 +175,6 @@ def _remarks(a: Profile, b: Profile) -> Iterator[str]:
         yield f"these are two cases: {a.case.id} and {b.case.id}"
     if a.hardware and b.hardware and a.hardware != b.hardware:
         yield f"these were on different hardware: {a.hardware} and {b.hardware}"
-    of_torch = [each.kernels.source.startswith(traces.SOURCE) for each in (a, b)]
-    if of_torch[0] != of_torch[1]:
-        yield f"these are from different profilers: {a.kernels.source} and {b.kernels.source}"
     if a.environment and b.environment:
         changes = fingerprint.difference(a.environment, b.environment)
         if changes:

@@ -7,12 +7,10 @@ number than zero; nothing here depends on either.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import gzip
 import math
 import re
-import statistics
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -43,7 +41,6 @@ _KINDS = {
     **dict.fromkeys(("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"), "call"),
     "cpu_op": "host",
     "user_annotation": "range",
-    "gpu_user_annotation": "device range",
 }
 """The kinds of events, by their category."""
 _RANGES = (re.compile(r"iteration \d+"), re.compile(r"ProfilerStep#\d+"))
@@ -104,22 +101,6 @@ def busy_of(calls: Sequence[KernelCall]) -> Busy | None:
 
 
 @dataclass(frozen=True)
-class LaunchCalls:
-    """The host's calls that put kernels onto the device, a graph's replay among them."""
-
-    calls: int
-    host_s: float
-    """In those calls."""
-    delay_s: float
-    """Median seconds from the end of a call to the start of its kernel."""
-    least_delay_s: float
-    """On a device with nothing else to do."""
-    queued: float
-    """How many launches were not done yet when another came, the median."""
-    most_queued: int
-
-
-@dataclass(frozen=True)
 class Trace:
     """The contents of a trace; times are of all steps together."""
 
@@ -136,16 +117,8 @@ class Trace:
     """In which the host worked on the steps and did not wait for the device."""
     busy: Busy | None = None
     """The busiest device's."""
-    launches: LaunchCalls | None = None
-    step_s: list[float] = field(default_factory=list)
-    """Each step's time, on the device if the trace tells it and else on the host."""
     calls: list[KernelCall] = field(default_factory=list, repr=False)
     """The busiest device's kernels and copies, in order."""
-
-    @property
-    def device_s(self) -> float:
-        """Sum of all kernels, copies and fills."""
-        return sum(kernel.total_s for kernel in self.kernels)
 
     @property
     def host_ratio(self) -> float | None:
@@ -197,8 +170,6 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
         convolutions_s=convolutions_s,
         host_s=_host_s(steps or [*host, *host_calls], host_calls),
         busy=busy_of(calls),
-        launches=_launches(device, host_calls),
-        step_s=_step_times(steps, found["device range"]),
         calls=calls,
     )
 
@@ -209,7 +180,6 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
 class _About(msgspec.Struct, frozen=True, gc=False):
     """The needed fields of a trace's event."""
 
-    correlation: int | None = None
     external: int | None = msgspec.field(name="External id", default=None)
     device: int | str | None = None
 
@@ -388,47 +358,3 @@ def _busiest(events: Sequence[_Event], names: _Names) -> list[KernelCall]:
         )
         for event in most
     ]
-
-
-def _launches(events: Iterable[_Event], calls: Iterable[_Event]) -> LaunchCalls | None:
-    """Match kernels with the calls that launched them; for a graph the first kernel counts."""
-    by_correlation = {e.args.correlation: e for e in calls if e.args.correlation}
-    started: dict[int, _Event] = {}
-    done: dict[int, float] = {}
-    for event in events:
-        correlation = event.args.correlation
-        if event.cat != "kernel" or not correlation or correlation not in by_correlation:
-            continue
-        first = started.setdefault(correlation, event)
-        if event.ts < first.ts:
-            started[correlation] = event
-        done[correlation] = max(done.get(correlation, event.end), event.end)
-    if not started:
-        return None
-    ordered = sorted(started, key=lambda correlation: by_correlation[correlation].ts)
-    ends = sorted(done.values())
-    delays = [max(0.0, started[c].ts - by_correlation[c].end) for c in ordered]
-    queued = [
-        max(0, i - bisect.bisect_right(ends, by_correlation[c].ts)) for i, c in enumerate(ordered)
-    ]
-    idle = [delay for delay, depth in zip(delays, queued, strict=True) if not depth]
-    return LaunchCalls(
-        calls=len(ordered),
-        host_s=sum(by_correlation[c].dur for c in ordered) / 1e6,
-        delay_s=statistics.median(delays) / 1e6,
-        least_delay_s=(statistics.median(idle) if idle else min(delays)) / 1e6,
-        queued=statistics.median(queued),
-        most_queued=max(queued),
-    )
-
-
-def _step_times(ranges: Iterable[_Event], device: Iterable[_Event]) -> list[float]:
-    """Return the seconds of each step, from the first to the last thing that its device did."""
-    spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for event in device:
-        spans[event.name].append((event.ts, event.end))
-    times = []
-    for event in ranges:
-        begins, ends = zip(*spans.get(event.name, [(event.ts, event.end)]), strict=True)
-        times.append((max(ends) - min(begins)) / 1e6)
-    return times

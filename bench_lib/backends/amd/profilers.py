@@ -16,7 +16,6 @@ from bench_lib.backends.amd import results, rocm
 from bench_lib.backends.amd.results import Files
 from bench_lib.backends.profiler import Results
 from bench_lib.backends.tool import ToolError
-from bench_lib.model import Kernel
 
 TOOL = "rocprofv3"
 NEWEST = "rocm"
@@ -29,7 +28,6 @@ _KINDS = {
     "memory_copy_trace.csv": "copies",
     "marker_api_trace.csv": "markers",
 }
-_HOST_CALL = re.compile(r"(__)?hip[A-Z]\w*|hsa_\w+")
 
 
 @dataclass(frozen=True)
@@ -88,32 +86,11 @@ def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> Rocm
     raise ToolError(f"{TOOL} is not on PATH, beside Python or in ROCm's folder; {remedy}")
 
 
-def read(path: Path) -> list[Kernel]:
-    """Read what kernels took, the longest first, from statistics or from a trace of calls.
-
-    Columns are found by their names, in any order.  Raises ToolError where the file cannot be read,
-    a column is missing or a figure is none, or where it is of the host's calls.
-    """
-    if results.KERNEL in results.columns_of(path):
-        found = results.read([Files(kernels=[path])], None, "the profiler")
-        kernels = [kernel for process in found.processes for kernel in process.kernels]
-    else:
-        kernels = results.statistics(path)
-    if 2 * sum(bool(_HOST_CALL.fullmatch(kernel.name)) for kernel in kernels) > len(kernels):
-        raise ToolError(
-            f"{path.name} is about the host's calls of HIP and HSA, not about kernels; "
-            "rocprofv3 --stats --kernel-trace leaves those in kernel_stats.csv"
-        )
-    return kernels
-
-
 class ROCmProfilers:
     """The result of ``Backend.profilers``."""
 
     names = (NEWEST, TOOL)
-    source = "rocprof"
     require = staticmethod(require)
-    read = staticmethod(read)
 
 
 def _files(folder: Path) -> Iterator[Files]:

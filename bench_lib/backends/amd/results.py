@@ -128,19 +128,6 @@ def number(text: str) -> float:
     return value
 
 
-def statistics(path: Path) -> list[Kernel]:
-    """Read ``kernel_stats.csv``, of rocprofv3 and of rocprof before it, the longest first.
-
-    Raises ToolError where it makes no sense.
-    """
-
-    def stated(name: str, calls: str, total: str) -> Kernel:
-        return Kernel(plain(name), round(number(calls)), nanoseconds(total) / 1e9)
-
-    found = rows(path, ("Name", "Calls", "TotalDurationNs"), stated)
-    return sorted(found, key=lambda kernel: -kernel.total_s)
-
-
 # --- processes ---------------------------------------------------------------------------
 
 Window = tuple[int, int]
