@@ -8,7 +8,6 @@ from builders import (
     make_attempt,
     make_case,
     make_fault,
-    make_hardware,
     make_measurement,
     make_record,
     make_verdict,
@@ -25,7 +24,6 @@ from bench_lib.report.console import (
     figures,
     in_words,
     rate_of,
-    shares_of_peak,
     summary,
 )
 from bench_lib.report.render import cells, summary_lines
@@ -218,24 +216,6 @@ def test_a_case_in_words_without_output_ends_with_its_metrics():
 def test_the_rate_counts_stalls():
     measurement = make_measurement(iteration_s=[0.25] * 4, wall_s=2.0, items_per_step=8)
     assert rate_of(measurement) == 16.0
-
-
-def test_a_share_of_peak_is_of_the_precisions_dense_peak_and_of_the_memorys():
-    measurement = make_measurement(
-        iteration_s=[0.5] * 3, flops_per_step=12.5e12, least_bytes_per_step=250 * 10**9
-    )
-    hardware = make_hardware(peak_tflops={"fp16": 100.0}, peak_gb_per_s=1000.0)
-    expected = {"flops": pytest.approx(0.25), "bandwidth": pytest.approx(0.5)}
-    assert shares_of_peak(measurement, hardware, "fp16") == expected
-    assert shares_of_peak(measurement, hardware, "amp-fp16") == expected
-    assert shares_of_peak(measurement, hardware, "fp32") == {"bandwidth": pytest.approx(0.5)}
-
-
-def test_a_share_of_peak_that_is_not_known_is_not_claimed():
-    known = make_measurement(flops_per_step=1e12, least_bytes_per_step=10**9)
-    bare = make_hardware(peak_tflops={}, peak_gb_per_s=None)
-    assert shares_of_peak(known, bare, "fp16") == {}
-    assert shares_of_peak(make_measurement(), make_hardware(), "fp16") == {}
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench_lib.formats import SHARE, printable, shortened, some
-from bench_lib.formulas import roofline
-from bench_lib.model import Hardware, Measurement, Record, Status, Verdict
+from bench_lib.model import Measurement, Record, Status, Verdict
 from bench_lib.report.answer import Column, Table, judged
 from bench_lib.storage.baselines import in_force
 from bench_lib.storage.history import utc_today
@@ -229,17 +228,3 @@ def in_words(record: Record, *, brief: bool = False) -> str:
 def rate_of(measurement: Measurement) -> float:
     """Items per second over the measured stretch by the wall clock."""
     return measurement.items_per_step * len(measurement.iteration_s) / measurement.wall_s
-
-
-def shares_of_peak(
-    measurement: Measurement, hardware: Hardware, precision: str
-) -> dict[str, float]:
-    """Share of the hardware's peaks that the median step reached; empty if unknown.
-
-    ``flops`` is the share of the dense peak of the precision's arithmetic, ``bandwidth`` of the
-    memory's, from the least traffic that the step needs: at least that was reached.  For a
-    host-bound step both are what the device reaches while it works, if its own time is known.
-    """
-    at = roofline.place(measurement, hardware, precision)
-    shares = {"flops": at.flops_share, "bandwidth": at.least_share}
-    return {name: share for name, share in shares.items() if share is not None}
