@@ -117,17 +117,11 @@ def extra_info(record: Record, attempt: Attempt, hardware: Hardware) -> dict[str
         seen=attempt.telemetry,
         cold=record.case.launch.cold,
     ).values
-    precision = str(record.case.params.get("precision", ""))
     return {
         "hardware": hardware.key,
         "status": record.status.value if record.status else None,
         f"{measurement.item}_per_s": console.rate_of(measurement),
         "median_s": statistics.median(measurement.iteration_s),
         "peak_memory_bytes": measurement.peak_memory_bytes,
-        "compile_s": measurement.compile_s,
-        "first_step_s": measurement.first_step_s,
-        "host_bound": measurement.host_bound,
-        "parameters": measurement.parameters,
         "metrics": metrics,
-        "efficiency": console.shares_of_peak(measurement, hardware, precision),
     }
