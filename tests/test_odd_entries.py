@@ -162,11 +162,8 @@ def test_an_odd_file_in_the_place_of_timings_is_named(cli, tmp_path, odd):
         ["--format", "vllm", "--baseline", "b/good.json", "b/odd.json", "b/good.json"],
     ):
         answer = cli("judge", *words)
-        assert (answer.status, "b/odd.json" in answer.err, "Traceback" in answer.err) == (
-            2,
-            True,
-            False,
-        )
+        said = answer.out + answer.err
+        assert (answer.status, "b/odd.json" in said, "Traceback" in said) == (2, True, False)
 
 
 @pytest.mark.parametrize("odd", ["a link", "a dangling link", "a loop", "a pipe", "a folder"])
