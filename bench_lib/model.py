@@ -540,8 +540,6 @@ class Measurement:
     copies and fills) of a recorded step, ``graph_breaks`` and ``recompilations``."""
     documents: list[str] = field(default_factory=list)
     """What a program reported of each step; the engine reads its times there, and keeps none."""
-    operations_s: dict[str, float] = field(default_factory=dict)
-    """The costliest operations' own time in a profiled step: the device's, or else the CPU's."""
     phases_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the worker by phase; empty if the attempt has them."""
     warnings: list[str] = field(default_factory=list)

@@ -187,22 +187,11 @@ def test_what_a_workload_warns_of_is_a_problem(look):
     assert look(replace(RELU, workload="tiny:warning"))["problems"] == ["it is tiny"]
 
 
-def test_a_part_that_fails_costs_no_other(look, monkeypatch, tmp_path):
-    monkeypatch.setattr(tracing, "_tabulate", lambda *_: 1 / 0)
-    result = look(RELU, steps=1)
-    assert result["problems"] == [
-        "the profiler's events could not be summed up: ZeroDivisionError: division by zero"
-    ]
-    assert result["done"]
-    assert (tmp_path / "trace.json.gz").exists()
-
-
-def test_a_trace_that_the_profiler_did_not_write_is_a_problem(look, monkeypatch):
+def test_a_trace_that_the_profiler_did_not_write_is_a_fault(look, monkeypatch):
     monkeypatch.setattr(tracing.profile, "export_chrome_trace", lambda *_: None)
-    result = look(RELU, steps=1)
-    assert result["problems"][0].startswith("no trace: FileNotFoundError")
-    assert "trace" not in result
-    assert "cpu time" in result["tables"]
+    fault = look(RELU, steps=1)["fault"]
+    assert fault["phase"] == "write the trace"
+    assert fault["message"].startswith("FileNotFoundError")
 
 
 def test_a_fault_is_in_the_result_with_its_phase(look):

@@ -106,6 +106,8 @@ def test_names_of_fields_have_the_project_s_units():
 
 JSON_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
 SINCE_0_1_0 = {
+    ("history-line", ".attempt.measurement.operations_s", "no object"),
+    ("history-line", ".attempt.measurement.operations_s{}", "no number"),
     ("history-line", ".attempt.measurement.probe", "no object"),
     ("history-line", ".attempt.measurement.probe{}", "no number"),
     ("samples-line", ".probe", "no object"),

@@ -234,9 +234,6 @@ def _profiles(
             except (CaseSkipped, CaseFault, LaunchError) as reason:
                 say(f"{case.id}: no profile: {reason}")
                 continue
-            name = first.tables.get("device time") or first.tables.get("cpu time")
-            if name is None:
-                say(f"{case.id}: no profile: {'; '.join(first.problems)}")
-            else:
-                tables[case.id] = files.content(Path(folder, name), 2**26).decode()
+            name = first.tables.get("device time") or first.tables["cpu time"]
+            tables[case.id] = files.content(Path(folder, name), 2**26).decode()
     return tables

@@ -64,8 +64,7 @@ class RankSeen:
     @property
     def folded(self) -> Measurement:
         """The measurement of all ranks: a step takes as long as its slowest one's."""
-        measurement = fold(self.outcomes) if self.place.ranks > 1 else self.measurement
-        return dataclasses.replace(measurement, operations_s=self.measurement.operations_s)
+        return fold(self.outcomes) if self.place.ranks > 1 else self.measurement
 
 
 def case_from(options: MicroOptions, place: RankPlace, fp32: str) -> Case:
@@ -151,8 +150,7 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
         measured, printed = looked_at(options, case, context, say)
     passes = Passes(options, place, say)
     passes.run(case, setting)
-    measurement = dataclasses.replace(measured, operations_s=passes.operations_s)
-    outcome = {"measurement": dataclasses.asdict(measurement), **about_rank(setting, seen)}
+    outcome = {"measurement": dataclasses.asdict(measured), **about_rank(setting, seen)}
     with _not_measured(case, seen):
         outcomes = group.gathered(outcome)
     group.leave()
@@ -162,7 +160,7 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
         place=place,
         case=case,
         device=seen,
-        measurement=measurement,
+        measurement=measured,
         measured=printed,
         outcomes=outcomes,
         captured=passes.lines,
@@ -266,7 +264,6 @@ class Passes:
         self._say = say
         self.lines: list[str] = []
         self.failed: list[str] = []
-        self.operations_s: dict[str, float] = {}
 
     def run(self, case: Case, setting: Setting) -> None:
         """Build the case and run them; an error is a line, and nothing is lost for it."""
@@ -305,7 +302,6 @@ class Passes:
             self.lines.append(f"No tables: a profiler listens already ({variable}), and two cannot")
             return
         captured = profiling.tabled(workload.step, n)
-        self.operations_s = captured.operations_s
         self.lines += ["", lines.RULE, "PyTorch Profiler Results:", lines.RULE]
         for title, table in captured.tables.items():
             self.lines += ["", f"{title}:", table]
@@ -319,7 +315,6 @@ class Passes:
             return f"{options.profiler_output or f'trace{step}'}{suffix}.json"
 
         captured = profiling.traced(workload.step, options.iterations, name)
-        self.operations_s = captured.operations_s or self.operations_s
         self.lines += ["", "----------- Trace Ready -----------", *captured.tables.values()]
         if captured.trace is not None:
             where = captured.trace.resolve()

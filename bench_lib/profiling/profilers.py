@@ -94,8 +94,7 @@ def with_torch(
 
 
 def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> ProfiledWork:
-    if result.trace is None:
-        raise traces.TraceError("the profiler wrote no trace")
+    assert result.trace is not None
     path = folder / result.trace
     trace = traces.read(path, needs_device=backends.is_gpu(device))
     plain_s, profiled_s = result.plain_step_s, result.profiled_step_s

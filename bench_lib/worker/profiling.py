@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WAIT, WARMUP, ACTIVE = 1, 2, 5
 """Steps passed over, run under the profiler, and kept, as ROCm's tool has them."""
 ROWS = 10
-"""Operations in a table, and those whose own times are kept."""
+"""Operations in a table."""
 EXTERNAL = (
     "ROCP_TOOL_LIB",
     "ROCP_TOOL_LIBRARIES",
@@ -136,8 +136,6 @@ class Capture:
     steps: int
     tables: dict[str, str] = field(default_factory=dict)
     """By title; text as the profiler aligns it."""
-    operations_s: dict[str, float] = field(default_factory=dict)
-    """Own time of the costliest operations in one step, the device's or else the CPU's."""
     trace: Path | None = None
 
 
@@ -178,9 +176,8 @@ def traced(step: Callable[[], object], iterations: int, name: Callable[[int], st
                 step()
             profiler.step()
         _synchronize()
-    averages = profiler.key_averages()
-    table = averages.table(sort_by=f"{_place()}_time_total")
-    return Capture(active, {"": table}, _own_times(averages, active), traces[0])
+    table = profiler.key_averages().table(sort_by=f"{_place()}_time_total")
+    return Capture(active, {"": table}, traces[0])
 
 
 def tabled(step: Callable[[], object], iterations: int) -> Capture:
@@ -198,7 +195,7 @@ def tabled(step: Callable[[], object], iterations: int) -> Capture:
     tables = {
         title: averages.table(sort_by=column, row_limit=ROWS) for title, column in columns.items()
     }
-    return Capture(iterations, tables, _own_times(averages, iterations))
+    return Capture(iterations, tables)
 
 
 def _activities() -> list[ProfilerActivity]:
@@ -212,14 +209,3 @@ def _place() -> str:
 def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def _own_times(averages: Any, steps: int) -> dict[str, float]:
-    """Return seconds a step by operation, longest first; ranges of ours are none."""
-    own = {
-        row.key: getattr(row, f"self_{_place()}_time_total") / 1e6 / steps
-        for row in averages
-        if row.key.startswith("aten::")
-    }
-    longest = sorted(own, key=own.__getitem__, reverse=True)[:ROWS]
-    return {name: round(own[name], 9) for name in longest if own[name] > 0}

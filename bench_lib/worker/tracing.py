@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +94,6 @@ class TraceFiles:
         self._result |= {**fields, "problems": self.problems}
         write_whole(self.path("result.json"), self._result)
 
-    @contextlib.contextmanager
-    def trying(self, what: str) -> Iterator[None]:
-        """Turn a failure to keep something into a problem; files already kept stay."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - one file less is no reason to lose the others
-            self.problems.append(f"{what}: {in_words(error)}")
-
 
 def _profile(case: Case, asked: ProfileRequest, kept: TraceFiles, place: Placement) -> None:
     if not asked.ranges and (variable := external_profiler()):
@@ -169,13 +161,11 @@ def _traced(
         kept.add(profiled_step_s=_under(profiler, step, clock, asked.steps) / asked.steps)
     kept.add(peak_memory_bytes=clock.peak_bytes())
     kept.enter("write the trace")
-    with kept.trying("no trace"):
-        _export(profiler, kept)
+    _export(profiler, kept)
     kept.enter("tabulate")
-    with kept.trying("the profiler's events could not be summed up"):
-        device = {"device time": "self_device_time_total"} if clock.asynchronous else {}
-        orders = {**device, "cpu time": "self_cpu_time_total"}
-        kept.add(tables=_tabulate(profiler.key_averages(), orders, kept))
+    device = {"device time": "self_device_time_total"} if clock.asynchronous else {}
+    orders = {**device, "cpu time": "self_cpu_time_total"}
+    kept.add(tables=_tabulate(profiler.key_averages(), orders, kept))
 
 
 def _profiler(clock: Clock, steps: int) -> profile:
@@ -215,9 +205,8 @@ def _tabulate(averages: Any, orders: Mapping[str, str], kept: TraceFiles) -> dic
     """Write a table for each column of ``orders``, by title; returns their files."""
     tables = {}
     for title, column in orders.items():
-        with kept.trying(f"no table by {title}"):
-            path = kept.path(f"by_{title.replace(' ', '_')}.txt")
-            table = averages.table(sort_by=column, row_limit=ROWS, max_name_column_width=80)
-            files.replace(path, table.encode())
-            tables[title] = path.name
+        path = kept.path(f"by_{title.replace(' ', '_')}.txt")
+        table = averages.table(sort_by=column, row_limit=ROWS, max_name_column_width=80)
+        files.replace(path, table.encode())
+        tables[title] = path.name
     return tables
