@@ -30,7 +30,6 @@ OURS = {
     },
     "backends/catalogue.py": {"path.read_text(encoding='utf-8')"},
     "profiling/traces.py": {"gzip.open(file)"},  # which the door has opened
-    "backends/amd/results.py": {"gzip.open(file)"},
     "worker/profiling.py": {"profiler.export_chrome_trace(str(part))"},  # which it has lent
     "worker/tracing.py": {
         "profiler.export_chrome_trace(str(partial))",
