@@ -148,11 +148,8 @@ def test_a_fault_of_one_size_leaves_the_others(run):
     [
         ("--op all_redcue", "--op: unknown op 'all_redcue'; did you mean all_reduce"),
         ("--op=", "--op: unknown op ''"),
-        ("-d fp32", "unknown dtype 'fp32'; there is int8"),
         ("-d flaot", "unknown dtype 'flaot'; did you mean float"),
         ("-b 8x", "--minbytes: bytes is '8x'; write a number of bytes, or 64K"),
-        ("-b 0", "--minbytes: bytes is 0; it has to be 1 to"),
-        ("-e -1", "--maxbytes: bytes is '-1'; write a number"),
         ("-b 2M -e 1M", "--minbytes 2097152 is above --maxbytes 1048576"),
         ("-f 1", "--stepfactor is 1; it has to be a whole number of 2 or more"),
         ("-b 1 -e 3", "--maxbytes: 2 bytes of float leave 4 ranks nothing"),

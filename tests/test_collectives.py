@@ -116,15 +116,11 @@ def test_sizes_may_be_words(words, size):
     [
         ("op=all_redcue", "unknown op 'all_redcue'; did you mean all_reduce"),
         ("dtype=fp32", "unknown dtype 'fp32'"),
-        ("dtype=uint32", "unknown dtype 'uint32'; did you mean"),
         ("bytes=0", "bytes is 0; it has to be 1 to"),
-        ("bytes=True", "bytes is True; write a number of bytes, or 64K"),
         ({"bytes": "12 apples"}, "bytes is '12 apples'; write a number"),
-        ("bytes=9999999G", "bytes is 9999999G; it has to be 1 to"),
         ("bytes=1022", "bytes is 1022; all_reduce has elements of 4 bytes, so it has to be a"),
         ("op=all_gather ranks=3", "bytes is 1024; all_gather has elements of 4 bytes in 3 parts,"),
         ("ranks=1", "all_reduce is of 2 ranks or more, and ranks is 1"),
-        ("strong=True", "strong divides a batch among ranks, and collective has no batch_size"),
     ],
 )
 def test_what_cannot_be_meant_is_a_line(values, words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import Any
 
@@ -27,6 +28,8 @@ REGISTERED = [
     *models.list_models(module=models),
     *models.list_models(module=segmentation),
 ]
+ONE_OF_EACH = list({re.split(r"[_\d]", name)[0]: name for name in REGISTERED}.values())
+"""The last of each family of networks."""
 
 
 TINY = "squeezenet1_1"
@@ -57,10 +60,6 @@ def built_network(workload: Workload) -> Any:
     return case_of(workload).built
 
 
-def flops_per_image(name: str, task: str = "infer") -> float:
-    return per_image(name, networks()[name].image_size, task)
-
-
 def per_image(name: str, image_size: int, task: str = "infer") -> float:
     two, four = (flops.counted(module.weightless_step, name, image_size, n, task) for n in (2, 4))
     return (four.all_flops - two.all_flops) / 2
@@ -82,7 +81,7 @@ def test_every_network_of_torchvision_is_known():
     assert len(REGISTERED) >= 86
 
 
-@pytest.mark.parametrize("name", REGISTERED)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_network_takes_its_own_size_and_costs_what_is_published(name):
     known = networks()[name]
     network = create_weightless(name, known.image_size).eval()
@@ -144,18 +143,6 @@ def test_a_network_by_its_name_in_the_seeds_tool_can_be_built_for_224_pixels(nam
 
 
 # --- FLOPs ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [
-        ("resnet50", 2 * 64 * 3 * 7 * 7 * 112 * 112),
-        ("resnext50_32x4d", 2 * 64 * 3 * 7 * 7 * 112 * 112),
-        ("vit_b_32", 2 * 768 * 3 * 32 * 32 * 7 * 7),
-    ],
-)
-def test_training_costs_three_forward_passes_less_the_gradient_of_the_images(name, first):
-    assert flops_per_image(name, "train") == 3 * flops_per_image(name) - first
 
 
 def test_flops_of_a_step_are_those_of_its_images():

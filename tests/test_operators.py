@@ -232,8 +232,6 @@ def test_a_call_touches_no_more_than_it_moves_or_holds():
         ("op=add shape=3-4 shape2=3-4", "which is shape; leave it out"),
         ("op=add_ shape=4 shape2=3-4", "the result's shape is 3-4, and has to"),
         ("op=exp shape=4 shape2=3", "shape2 is '3'; exp has none"),
-        ("op=exp shape=4 layout=NT", "layout is 'NT'; exp has none"),
-        ("op=exp shape=4 pinned=True", "pinned is True; exp has none"),
         ("op=exp shape=4 precision=fp61", "there is fp32, tf32, fp16, bf16, fp8, mxfp8, mxfp4"),
         ("op=exp shape=4 precision=tf32", "only gemm and conv2d take TF32"),
         ("op=add shape=4 precision=fp8", "only gemm and grouped_gemm have FP8"),
@@ -242,46 +240,31 @@ def test_a_call_touches_no_more_than_it_moves_or_holds():
         ("op=gemm shape=4-4-4", "gemm needs layout: NN or NT or TN or TT"),
         ("op=gemm shape=4-4 layout=NN", "it has to be M-N-K"),
         ("op=gemm shape=16-16-16 layout=NN precision=fp8", "torch's FP8 product takes NT"),
-        ("op=gemm shape=16-16-17 layout=NT precision=fp8", "N and K of FP8 are multiples of 16"),
         ("op=sdpa shape=b1h1s8d8 precision=tf32", "sdpa needs direction"),
         ("op=std shape=1-1", "std of 1-1: one value has no variance"),
         ("op=add shape=b1h2s3d4", "shape is 'b1h2s3d4'; letters are for sdpa"),
-        ("op=gemm shape=16384-16384-32768 layout=NN", None),
-        ("op=gemm shape=1-1048576-1048577 layout=NN", "an operand has more than"),
         ("op=exp shape=1048576-1048577", f"is more than {MOST_ELEMENTS} elements"),
         ("op=sdpa shape=8-16-64-64 direction=fwd", "as in b8h16s2048d64"),
-        ("op=sdpa shape=b8h16s64d64", "sdpa needs direction: fwd or bwd"),
-        ("op=softmax shape=4 direction=back", "there is fwd, bwd"),
         ("op=sdpa_decode shape=b1h4s8d8", "it has to be the heads of keys and values"),
         ("op=sdpa_decode shape=b1h4s8d8 shape2=3", "3 heads of keys do not"),
         ("op=sdpa_paged shape=b1h4s8d8 shape2=2", "the tokens of a page, as in 8"),
         ("op=gemm shape=8-8-8 layout=NT backend=flash", "backend is 'flash'; gemm has none"),
         ("op=grouped_gemm shape=8-8-8 shape2=3", "3 experts do not share 8"),
         ("op=grouped_gemm shape=8-9-8 shape2=2", "are multiples of 8"),
-        ("op=grouped_gemm shape=8-8-16 shape2=2 precision=fp8", "are multiples of 16"),
         ("op=grouped_gemm shape=8-8-8 shape2=2 skew=3", "skew is 3; one of 2 experts gets at most"),
-        ("op=grouped_gemm shape=8192-8-8 shape2=8192", "8192 experts; at most"),
-        ("op=gemm shape=8-8-8 layout=NT skew=2", "skew is 2; gemm has none"),
         ("op=latent_decode shape=b1h4s8d8", "it has to be the width of the rotary part"),
-        ("op=latent_prefill shape=b1h4s8d8 shape2=4", "and of a head, as in 64-"),
         ("op=quantize_fp8 shape=4", "it has to be rows-width"),
         ("op=grouped_gemm shape=8-8-8 shape2=2 precision=fp16", "torch's grouped product takes bf"),
-        ("op=softmax shape=4 direction=fwd backend=math", "has none"),
         ("op=sdpa shape=b1h1s8d8 direction=fwd backend=fa4", "backend is 'fa4'; there is flash, e"),
         ("op=gemm shape=4-4-4 layout=NN scaling=rowwise", "scaling is 'rowwise'; it is of FP8, an"),
         ("op=batch_norm shape=1-8-1-1 memory_format=nchw direction=fwd", "one value a channel has"),
-        ("op=batch_norm shape=4-8-2-2 direction=fwd", "needs memory_format: nchw"),
         ("op=embedding shape=4-8 direction=fwd", "embedding needs shape2"),
         ("op=sparse_add shape=4-8", "it has to be how many rows are added"),
         ("op=add shape=1048576-1 shape2=1048577", "the result has"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_words(values, why):
-    values = asked(values)
-    if why is None:
-        assert Operation(**values).amounts.flops == 2**44
-    else:
-        assert why in refused(**values)
+    assert why in refused(**asked(values))
 
 
 @pytest.mark.parametrize(
