@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor, nn
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 class UnsupportedError(Exception):
     """This device or this torch cannot do what the case asks: a skip, with the reason."""
+
+
+def skip_where(error: RuntimeError, signs: Sequence[str], who: str) -> None:
+    """Raise UnsupportedError where an error of a call says that ``who`` has no such call here."""
+    words = str(error).partition("\n")[0]
+    if isinstance(error, NotImplementedError) or any(s.lower() in words.lower() for s in signs):
+        raise UnsupportedError(f"{who} cannot: {words}") from error
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from bench_lib.formulas.collective import IN_PLACE, REDUCING, Collective
 from bench_lib.model import Numerics
 from bench_lib.worker.device import require_memory
-from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workload import Setting, Workload, skip_where
 from bench_lib.worker.workloads.compilation import Recorded
 
 DTYPES = {
@@ -101,20 +101,13 @@ def _step(buffers: Buffers, calls: int) -> Callable[[], None]:
             for _ in range(calls):
                 call()
         except RuntimeError as error:
-            _tell(error)
+            skip_where(error, _CANNOT, dist.get_backend())
             raise
 
     return several
 
 
 _CANNOT = ("not supported", "not support", "unsupported", "scalar type", "unconvertible")
-
-
-def _tell(error: RuntimeError) -> None:
-    """Raise UnsupportedError where a backend says that it has no such call."""
-    words = str(error).partition("\n")[0]
-    if isinstance(error, NotImplementedError) or any(one in words.lower() for one in _CANNOT):
-        raise UnsupportedError(f"{dist.get_backend()} cannot: {words}") from error
 
 
 class Buffers:

@@ -40,7 +40,7 @@ from bench_lib.worker.device import (
     require_memory,
     set_precision,
 )
-from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workload import Setting, UnsupportedError, Workload, skip_where
 from bench_lib.worker.workloads.compilation import Recorded
 from bench_lib.worker.workloads.steps import cosine
 
@@ -182,46 +182,30 @@ class OperatorCall:
     """The call's results, or parts of them, each with the same in a wider precision."""
 
 
+_LACKS = (
+    *("not implemented for", "only supported on"),
+    *("No available kernel", "No viable backend"),
+)
+
+
 def _step(calls: list[OperatorCall], per_step: int) -> Callable[[], None]:
-    runs = [call.run for call in calls]
-    results: list[Any] = [None] * len(runs)
-    if per_step > 1:
-        slots = [i % len(runs) for i in range(per_step)]
-
-        def several() -> None:
-            try:
-                for i in slots:
-                    results[i] = runs[i]()
-            except RuntimeError as error:
-                _tell(error)
-                raise
-
-        return several
-    turns = itertools.cycle(range(len(runs)))
-
-    def one() -> None:
-        i = next(turns)
-        try:
-            results[i] = runs[i]()
-        except RuntimeError as error:
-            _tell(error)
-            raise
-
-    return one
-
-
-def _tell(error: RuntimeError) -> None:
-    """Raise UnsupportedError where an error of a call says that torch has it not for this device.
+    """Return a step of some calls, on each set of operands in turn.
 
     Nothing is tried while building, because what a first call loads and tunes is its time.
     """
-    words = str(error).partition("\n")[0]
-    lacks = (
-        *("not implemented for", "only supported on"),
-        *("No available kernel", "No viable backend"),
-    )
-    if isinstance(error, NotImplementedError) or any(each in words for each in lacks):
-        raise UnsupportedError(f"this torch cannot: {words}") from error
+    runs = [call.run for call in calls]
+    results: list[Any] = [None] * len(runs)
+    turns = itertools.cycle(range(len(runs)))
+
+    def step() -> None:
+        try:
+            for i in itertools.islice(turns, per_step):
+                results[i] = runs[i]()
+        except RuntimeError as error:
+            skip_where(error, _LACKS, "this torch")
+            raise
+
+    return step
 
 
 # ---- operands -------------------------------------------------------------------------------
