@@ -83,10 +83,7 @@ def operator_axes() -> WorkloadAxes:
 
 
 def operator_case(base: Case | None = None, **values: Param) -> Case:
-    """Return the case with these values, its shapes in the one spelling they have in an id.
-
-    Raises UserError where they cannot be meant.
-    """
+    """Return the case with these values; raises UserError where they cannot be meant."""
     return case_of(operator_axes(), {**values, **_spelt(values)}, base)
 
 
@@ -186,21 +183,15 @@ def _manner(operation: Operation) -> list[str]:
 
 
 def _spelt(values: Mapping[str, Param]) -> dict[str, Param]:
-    """Return shapes without leading zeros, sdpa's with letters, a second one only if different."""
+    """Return sdpa's shape with letters, and no second shape where it is the first."""
+    op, shape, shape2 = (values.get(name, "") for name in ("op", "shape", "shape2"))
+    sizes = sizes_in(shape) if shape else ()
     spelt: dict[str, Param] = {}
-    for name in ("shape", "shape2"):
-        if values.get(name):
-            sizes = sizes_in(values[name])
-            spelt[name] = _plain(str(values[name]))
-            if (
-                str(values.get("op")).startswith(("sdpa", "latent"))
-                and name == "shape"
-                and len(sizes) == 4
-            ):
-                pairs = zip("bhsd", sizes, strict=True)
-                spelt[name] = "".join(f"{letter}{size}" for letter, size in pairs)
-    is_binary = values.get("op") in OPERATORS and family_of(str(values["op"])) == "binary"
-    if is_binary and spelt.get("shape2") == spelt.get("shape"):
+    if str(op).startswith(("sdpa", "latent")) and len(sizes) == 4:
+        pairs = zip("bhsd", sizes, strict=True)
+        spelt["shape"] = "".join(f"{letter}{size}" for letter, size in pairs)
+    is_binary = op in OPERATORS and family_of(str(op)) == "binary"
+    if shape2 and is_binary and sizes_in(shape2) == sizes:
         spelt["shape2"] = ""
     return spelt
 
