@@ -226,36 +226,6 @@ def test_the_time_to_the_first_step_is_judged_by_chance(change, processes, statu
 # --- looking into --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("step_s", "asynchronous", "steps"),
-    [(0.001, True, 5), (0.3, True, 3), (4.0, True, 1), (0.001, False, 2), (0.9, False, 1)],
-)
-def test_slow_steps_are_looked_into_less_often(monkeypatch, step_s, asynchronous, steps):
-    from bench_lib.worker import context as module
-
-    now, asked = [0.0], []
-
-    def step():
-        now[0] += step_s
-
-    class Scripted(Clock):
-        def now(self):
-            return now[0]
-
-    clock = Scripted()
-    clock.asynchronous = asynchronous
-    monkeypatch.setattr(module, "build", lambda *_: Workload(step))
-    monkeypatch.setattr(
-        module.profiling,
-        "kernels",
-        lambda _s, _c, n: asked.append(n) or profiling.StepWork(steps=n),
-    )
-    module.kernels_of(
-        make_case(), module.MeasuringContext(Setting(torch.device("cpu")), clock, "c")
-    )
-    assert asked == [steps]
-
-
 def test_the_step_that_is_profiled_is_the_one_that_is_measured(monkeypatch):
     from bench_lib.worker import context as module
 

@@ -209,14 +209,6 @@ def test_handed_choices_have_caches_of_its_own_and_torch_s_table(monkeypatch, us
     assert config.autotune_lookup_table == {}
 
 
-def test_what_is_tuned_anew_has_caches_for_as_long_as_it_lasts(user_s_cache):
-    with choices.handed(ACCEPTED.table, keeps=False):
-        folder = Path(os.environ["TRITON_CACHE_DIR"]).parent
-        assert folder.is_dir()
-    assert not folder.exists()
-    assert not user_s_cache.exists()
-
-
 @pytest.mark.usefixtures("user_s_cache")
 def test_the_same_choices_are_compiled_once_and_others_by_themselves(monkeypatch):
     first = folders_of(ACCEPTED.table)

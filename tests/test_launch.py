@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import errno
 import os
@@ -603,41 +602,6 @@ def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
     assert all_gone(own.joint[1])
 
 
-@pytest.mark.parametrize(
-    ("told", "log"),
-    [
-        (None, ["torchvision", "connect"]),
-        ("torch", ["connect"]),
-        ("compiler", ["torchvision", "compiler", "trial", "connect"]),
-    ],
-)
-def test_a_zygote_can_be_kept_from_trying_the_compiler_and_from_importing_torchvision(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str | None, log: list[str]
-) -> None:
-    seen: list[str] = []
-
-    def connect() -> None:
-        seen.append("connect")
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(worker, "connect", connect)
-    monkeypatch.setattr(worker, "_load_compiler", lambda: seen.append("compiler"))
-    monkeypatch.setattr(worker, "_start_over_if_spoilt", lambda: seen.append("trial"))
-    monkeypatch.setenv(LOGS_VARIABLE, str(tmp_path))
-    (tmp_path / RUNNER).touch()
-    if told is None:
-        monkeypatch.delenv(PRELOAD_VARIABLE, raising=False)
-    else:
-        monkeypatch.setenv(PRELOAD_VARIABLE, told)
-    (tmp_path / "torchvision.py").write_text("seen.append('torchvision')\n")
-    monkeypatch.setattr(builtins, "seen", seen, raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.delitem(sys.modules, "torchvision")  # and whatever is there is taken back
-    assert worker.serve() == 1
-    assert seen == log
-
-
 @pytest.mark.parametrize(("parents", "code"), [([7, 7], 1), ([7, 1], 0)])
 def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
     monkeypatch: pytest.MonkeyPatch,
@@ -735,16 +699,6 @@ def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
     assert not own.logs.exists()
     with pytest.raises(LaunchError, match="the shared workers are gone"):
         Zygote(joins=own.joint)
-
-
-def test_a_shared_zygote_waits_for_runners_until_its_starter_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(LOGS_VARIABLE, str(tmp_path))
-    assert not worker._comes(starter=0)
-    (tmp_path / RUNNER).touch()
-    assert worker._comes(starter=os.getppid())
-    assert not worker._comes(starter=0)
 
 
 SHARING = """

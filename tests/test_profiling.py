@@ -103,10 +103,8 @@ def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler):
 @pytest.mark.parametrize(
     ("cuda_version", "set_before", "after"),
     [
-        ("13.2", None, "1"),
         ("12.6", None, "1"),
         ("12.4", None, None),
-        ("11.8", None, None),
         (None, None, None),
         ("13.2", "0", "0"),
     ],

@@ -274,16 +274,6 @@ def fault_of(words: LaunchCommand, *, time_limit_s: float = LONG_S, ranks: int =
     return raised.value.fault
 
 
-def test_the_rank_that_failed_first_is_the_one_to_name(
-    launcher: Callable[[str], LaunchCommand],
-) -> None:
-    victim = failed(0, "RuntimeError: Connection closed by peer", 1000.5)
-    culprit = failed(1, "ValueError: its own", 1000.25)
-    assert fault_of(launcher(writing(victim, culprit) + "exit 1")) == Fault(
-        "exception", "rank 1: ValueError: its own", "warm-up", "traceback of 1"
-    )
-
-
 def test_memory_that_ran_out_in_a_collective_is_the_ranks_own_fault(
     launcher: Callable[[str], LaunchCommand],
 ) -> None:
