@@ -17,7 +17,6 @@ import pytest
 from builders import (
     CASE_ID,
     ENVIRONMENT,
-    UUID,
     cold,
     make_attempt,
     make_baseline,
@@ -27,7 +26,6 @@ from builders import (
     make_hardware,
     make_measurement,
     make_process,
-    make_processes,
     make_telemetry,
     make_verdict,
 )
@@ -59,7 +57,6 @@ from bench_lib.model import (
 )
 from bench_lib.storage.acceptance import (
     conditions_of,
-    level_of,
     mixed_conditions,
     processes_of,
     propose,
@@ -568,42 +565,6 @@ def test_another_launcher_is_named_by_the_environment_that_it_was_used_in(ranks,
     environment = make_environment(variables={"BENCH_LIB_LAUNCHER": "mpirun"})
     found = conditions_of(case, make_hardware(), environment)
     assert found["launcher"] == launcher
-
-
-def test_the_clock_of_a_baseline_is_known_whatever_started_its_ranks():
-    case, device = make_case(launch=Launch(ranks=4)), make_hardware()
-    processes = make_processes([-4.6] * 5, clock_mhz=2000.0)
-    found = [
-        level_of(make_baseline(processes=processes, conditions={"launcher": name}), case, device)
-        for name in ("torchrun", "srun")
-    ]
-    assert found[0] is not None
-    assert found[0] == found[1]
-
-
-@pytest.mark.parametrize(
-    ("uuids", "mhz", "tolerance"),
-    [
-        ([UUID, UUID, "GPU-other", "GPU-other", "GPU-other"], 2000.0, 0.01),
-        ([UUID, "GPU-other", "GPU-other", "GPU-other", "GPU-other"], 1500.0, 0.03),
-        (["GPU-other"] * 5, 1500.0, 0.03),
-        ([None] * 5, 1500.0, 0.03),
-    ],
-)
-def test_two_processes_on_the_same_device_say_more_than_all_of_others(uuids, mhz, tolerance):
-    processes = [
-        make_process(device_uuid=uuid, clock_mhz=2000.0 if uuid == UUID else 1500.0)
-        for uuid in uuids
-    ]
-    device = make_hardware(uuid=UUID if any(uuids) else None)
-    level = level_of(make_baseline(processes=processes), make_case(), device)
-    assert level is not None
-    assert (level.usual_mhz, level.tolerance) == (mhz, pytest.approx(tolerance))
-
-
-@pytest.mark.parametrize("baseline", [None, make_baseline(())], ids=["none", "a published figure"])
-def test_a_case_without_measured_values_has_no_clock_to_be_below(baseline):
-    assert level_of(baseline, make_case(), make_hardware()) is None
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import PLAIN
 from bench_lib.model import IN_BURSTS, Bursts, Calibration, Status
 from bench_lib.storage import facts
-from bench_lib.verdict import validity
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.metrics import summarise
 from bench_lib.worker import bursts
@@ -181,8 +180,8 @@ def test_a_case_stays_as_its_first_process_found_it(station):
 
 @pytest.mark.parametrize("in_bursts", [True, False])
 def test_a_case_is_measured_as_its_baseline_was(station, in_bursts):
-    level = validity.Level(1980.0, 1940.0, -4.0, 0.01, in_bursts=in_bursts)
-    station.hold(expected=lambda _case: level).measure(make_case(id="gemm"))
+    before = make_process(states={"latency": "bursts"} if in_bursts else {})
+    station.hold(accepted=lambda _case: [before]).measure(make_case(id="gemm"))
     assert station.asked == [Bursts(0.01, 0.06, always=True) if in_bursts else None]
 
 
@@ -321,15 +320,6 @@ def test_bursts_are_never_held_against_sustained_work():
 
 
 # ---- where one side has bursts and the other has none -----------------------------------
-
-
-def test_sustained_work_is_not_blamed_for_the_clock_of_bursts(station):
-    station.answer = None
-    level = validity.Level(1980.0, 1940.0, -9.0, 0.01, in_bursts=True)
-    watch = Watch(make_telemetry(clock_mhz=1500.0))
-    one = station.hold(expected=lambda _case: level, watch=lambda _: watch)
-    (attempt,) = one.measure(make_case(id="gemm"))[0].attempts
-    assert attempt.accepted
 
 
 def test_who_shares_the_device_during_bursts_spoils_them(station):

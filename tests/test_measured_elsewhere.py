@@ -44,14 +44,12 @@ MEASURED_HERE = {
     "worker/bursts.py WATCHED_S": "how long the clock stays up is measured on each device",
 }
 WEAKENS = {
-    "verdict/evidence.py BETWEEN_DEVICES": "has a clock waited for, and calls nothing slower",
     "verdict/evidence.py BETWEEN_HOST_STATES": "makes a host-bound case harder to call slower",
     "verdict/stragglers.py LAGGING": "names a rank beside a verdict, and decides none",
     "verdict/statistics/change.py EXCESS_DEGREES": "makes a run's spread less certain",
     "verdict/statistics/change.py MOST_APART": "bounds what a run explains, not what it is",
-    "verdict/validity.py CLOCK_SLACK": "spoils a measurement, and calls nothing slower",
+    "verdict/validity.py CLOCK_SLACK": "leaves a slow-down beside its family as it is",
     "verdict/validity.py OUT_OF_ORDER": "spoils a measurement, and calls nothing slower",
-    "verdict/validity.py CLOCK_SDS": "of the baseline's own clocks",
     "verdict/validity.py SAME_CLOCK": "is half of the tolerance of a time",
     "worker/launches.py LONGEST_HOLD": "an upper bound of what is tried",
     "worker/clock.py _TRIED_SPINS": "an upper bound of what is tried",

@@ -234,7 +234,7 @@ def four_mi325x(lay):
     cards[on[HOT]] = replace(cards[on[HOT]], held_back={"socket_thermal": 0.25})
     cards[on[LOW]] = replace(cards[on[LOW]], clock_mhz=1410, cap_w=700)
     made = lay(replace(machine, cards=cards), (FOUR, SHORT))
-    made.accept("mi325x", FOUR[LOW], CONVOLUTIONS * 4e-3, clock_mhz=2070.0, power_w=790.0)
+    made.accept("mi325x", FOUR[LOW], CONVOLUTIONS * 4.1e-3, clock_mhz=2070.0, power_w=790.0)
     with stranger(made, hip=SHARED):
         done = made.pytest("-n", "4", *AS_IT_IS)
     return Ran(made, done)
@@ -299,10 +299,8 @@ def test_counters_of_throttling_that_grow_make_a_case_invalid(four_mi325x):
 
 def test_a_clock_below_the_baseline_s_makes_a_case_invalid(four_mi325x):
     assert four_mi325x.status(FOUR[LOW]) is Status.INVALID, four_mi325x.done.stdout
-    assert four_mi325x.why(FOUR[LOW]) == (
-        "GFX clock 1410 MHz against 2070 MHz in the baseline; power 800 W against 790 W; "
-        "power cap 700 W"
-    )
+    words = "the clock's: 1410 MHz against 2070 MHz in the baseline; power 800 W against 790 W"
+    assert words in four_mi325x.done.stdout
 
 
 def test_a_run_of_which_nothing_could_be_judged_is_not_green(four_mi325x):

@@ -11,22 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.verdict.validity import (
-    Level,
     blame,
     blame_ranks,
     clocks,
     held_back,
     is_slower,
     kept_from_cpus,
-    level,
     others_on_cpus,
 )
 
 AMD = make_hardware()
 NVIDIA = make_hardware(vendor="nvidia", key="h200", power_cap_w=400.0)
 CPU = make_hardware(vendor="cpu", key="cpu-x", power_cap_w=None)
-USUAL = Level(1980.0, 1940.0, -4.0, 0.01, 690.0)
-SLOW = -4.0 + math.log(1980 / 1410)  # as much as a clock of 1410 MHz explains
 
 
 def at(*clocks_mhz, **fields):
@@ -55,8 +51,8 @@ def test_who_shared_the_device_is_named(pids, names, words):
 
 
 def test_an_undisturbed_device_is_not_blamed():
-    assert blame(make_telemetry(), AMD, USUAL) is None
-    assert blame(None, AMD, USUAL) is None
+    assert blame(make_telemetry(), AMD) is None
+    assert blame(None, AMD) is None
 
 
 @pytest.mark.parametrize(
@@ -122,12 +118,12 @@ def test_a_tick_of_the_clock_in_a_short_stretch_is_nobody_else():
 
 @pytest.mark.parametrize(
     ("iteration_s", "slower"),
-    [([1.0] * 20, False), ([1.0] * 19 + [1.1], False), ([1.0] * 19 + [2.0], True), ([], False)],
+    [([1.0] * 20, False), ([1.0] * 19 + [1.5], False), ([1.0] * 19 + [2.0], True), ([], False)],
 )
 def test_stalls_that_the_median_does_not_see_are_slower_all_the_same(iteration_s, slower):
-    expected = Level(0.0, 0.0, log_median=0.0, tolerance=0.01)
-    assert is_slower(make_measurement(iteration_s=iteration_s), expected) == slower
-    assert not is_slower(make_measurement(iteration_s=iteration_s), None)
+    accepted = [make_process(log_median=x) for x in (-0.01, 0.01)]
+    assert is_slower(make_measurement(iteration_s=iteration_s), accepted, 0.01) == slower
+    assert not is_slower(make_measurement(iteration_s=iteration_s), [], 0.01)
 
 
 @pytest.mark.parametrize(
@@ -170,89 +166,16 @@ def test_all_that_lasted_is_named_and_nothing_else():
 )
 def test_what_holds_in_healthy_runs_too_is_left_to_the_clock(reason):
     seen = make_telemetry(throttle=[reason], throttled={reason: 1.0})
-    assert blame(seen, NVIDIA, USUAL) is None
+    assert blame(seen, NVIDIA) is None
 
 
 # ---- clocks -----------------------------------------------------------------------------
 
 
-def test_a_clock_below_the_baselines_is_said_with_power_and_cap():
-    seen = make_telemetry(clock_mhz=1410.0, power_w=398.0)
-    assert blame(seen, NVIDIA, USUAL, SLOW) == (
-        "SM clock 1410 MHz against 1980 MHz in the baseline; "
-        "power 398 W against 690 W; power cap 400 W"
-    )
-
-
-def test_the_slowest_die_is_named_where_the_others_are_faster():
-    dies = {"XCD 0": 1975.0, "XCD 5": 1410.0, "XCD 6": 1980.0}
-    seen = make_telemetry(clock_mhz=1410.0, dies_mhz=dies)
-    cause = blame(seen, AMD, USUAL, SLOW)
-    assert cause.startswith(
-        "GFX clock 1410 MHz (XCD 5, others up to 1980 MHz) against 1980 MHz in the baseline"
-    )
-    alike = make_telemetry(clock_mhz=1000.0, dies_mhz={"XCD 0": 1000.0, "XCD 1": 1020.0})
-    assert "XCD" not in blame(alike, AMD, USUAL, SLOW)
-
-
-@pytest.mark.parametrize(
-    ("clock", "slower", "is_blamed"),
-    [
-        (1940.0, 0.02, False),  # as low as is usual
-        (1939.0, 0.02, True),
-        (1900.0, 0.0, False),  # nothing got slower
-        (1900.0, 0.009, False),  # nor by what is tolerated
-        (1900.0, 0.042, True),  # all of it the clock's
-        (1900.0, 0.030, True),  # memory sets the pace in part
-        (1900.0, 0.050, True),  # within the tolerance of what the clock explains
-        (1900.0, 0.055, False),  # more than that
-        (1900.0, 1.0, False),
-        (1410.0, 0.0, True),  # out of order, whatever the times say
-        (1410.0, 0.40, True),
-        (1410.0, 0.45, False),  # beyond the tolerance even so
-    ],
-)
-def test_a_low_clock_is_blamed_for_what_it_explains(clock, slower, is_blamed):
-    cause = blame(make_telemetry(clock_mhz=clock), AMD, USUAL, -4.0 + math.log1p(slower))
-    assert (cause is not None) is is_blamed
-
-
 def test_clocks_of_different_sources_are_not_held_against_each_other():
-    there = Level(1980.0, 1940.0, -4.0, 0.01, source="amdsmi")
-    seen = make_telemetry(clock_mhz=1410.0, source="amd-smi")
-    assert blame(seen, AMD, there, SLOW) is None
-    assert blame(make_telemetry(clock_mhz=1410.0, source="amdsmi"), AMD, there, SLOW)
     old, new = at(1980.0, clock_source="amdsmi"), at(1410.0, clock_source="amd-smi")
     assert clocks(new, old) is None
     assert clocks(new, at(1980.0)).change < 0  # as older baselines are
-
-
-def test_a_device_that_waits_lowers_its_clock_by_itself():
-    slow = make_telemetry(clock_mhz=300.0)
-    assert blame(slow, AMD, USUAL, None) is None
-    assert blame(make_telemetry(clock_mhz=300.0, utilization=0.3), AMD, USUAL, -4.0) is None
-    unknown = make_telemetry(clock_mhz=300.0, utilization=None)
-    assert "GFX clock 300 MHz" in blame(unknown, AMD, USUAL, -4.0)
-
-
-def test_a_level_is_of_the_newest_source_that_knew_a_clock():
-    old = at(1000.0, 1000.0, clock_source="nvml", power_w=100.0)
-    new = at(2000.0, 2010.0, 2020.0, clock_source="dcgm", power_w=500.0)
-    burst = make_process(log_median=5.0, states={"latency": "bursts"}, clock_source="nvml")
-    found = level([*old, *new, burst], 0.01, 0.1)
-    assert (found.usual_mhz, found.power_w, found.source) == (2010.0, 500.0, "dcgm")
-    assert found.least_mhz == pytest.approx(2000.0 - 0.02 * 2010.0 - 0.1 * 2010.0)
-    assert found.log_median == pytest.approx(5 / 6)
-    assert (found.tolerance, found.in_bursts) == (pytest.approx(0.11), True)
-    assert not level(old, 0.01).in_bursts
-
-
-def test_a_baseline_that_knows_no_clock_blames_none():
-    unknown = level(at(None, None), 0.01)
-    assert (unknown.usual_mhz, unknown.least_mhz, unknown.source) == (0.0, 0.0, None)
-    assert blame(make_telemetry(clock_mhz=300.0), make_hardware(), unknown, 1.0) is None
-    assert level([], 0.01) is None
-    assert level(at(None, 2000.0), 0.01).usual_mhz == 2000.0
 
 
 # ---- several ranks ----------------------------------------------------------------------

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -48,6 +47,7 @@ from bench_lib.model import (
     Hardware,
     KernelTable,
     Measurement,
+    ProcessSummary,
     Telemetry,
 )
 from bench_lib.storage import facts, history
@@ -67,7 +67,7 @@ class HeldDevice:
         device: Hardware,
         settings: Settings,
         *,
-        expected: Callable[[Case], validity.Level | None] = lambda _case: None,
+        accepted: Callable[[Case], Sequence[ProcessSummary]] = lambda _case: (),
         choices: Callable[[Case], Draw | None] = lambda _case: None,
         start: Callable[[Side, Hardware], Zygote] = start_workers,
         watch: Callable[[Hardware], Sampler] = Sampler,
@@ -75,12 +75,12 @@ class HeldDevice:
     ) -> None:
         """Take the device until ``close``; raises DeviceBusyError where somebody else keeps it.
 
-        Workers start with the first case, unless they are there already (``use``).  ``expected`` is
-        what the clock was when a case's baseline was recorded, ``choices`` are its autotuner's.
+        Workers start with the first case, unless they are there already (``use``).  ``accepted``
+        are the processes of a case's baseline, ``choices`` its autotuner's.
         """
         self.device = device
         self._settings = settings
-        self._expected = expected
+        self._accepted = accepted
         self._choices = choices
         self._start_watching = watch
         self._watcher: Sampler | None = None
@@ -524,9 +524,9 @@ class HeldDevice:
         """Return the bursts to measure a case in, as its baseline was, or as this run began."""
         if not self._settings.bursts or case.launch.ranks > 1 or not backends.is_gpu(self.device):
             return None
-        expected = self._expected(case)
+        accepted = self._accepted(case)
         known = self._in_bursts.get(case.id)
-        wanted = known if expected is None else expected.in_bursts
+        wanted = any(process.in_bursts for process in accepted) if accepted else known
         if wanted is False or (bursts := self._full_clock) is None:
             return None
         return replace(bursts, always=bool(wanted))
@@ -584,25 +584,14 @@ class HeldDevice:
         """Say how the hardware disturbed a measurement; None if there is none."""
         if attempt.measurement is None:
             return None
-        samples = attempt.measurement.iteration_s or [0.0]
-        median = 0.0 if attempt.measurement.host_bound else statistics.median(samples)
-        expected = self._expected(case)
-        if expected is not None and expected.in_bursts != (attempt.measurement.state == IN_BURSTS):
-            expected = None  # bursts and sustained work have different clocks
-        if self._reference is not None and not self._gone:
-            expected = None  # both sides share the clock
         causes = (
-            validity.blame(
-                attempt.telemetry,
-                self.device,
-                expected,
-                math.log(median) if median > 0 else None,
-            ),
+            validity.blame(attempt.telemetry, self.device),
             validity.blame_ranks(attempt.telemetry, attempt.telemetry_of_ranks, self.device),
             # Beside busy programs nothing gets faster: what is not slower is fine.  The halves of a
             # pair are not alike then.
             validity.kept_from_cpus(attempt.measurement, attempt.telemetry, self.device)
-            if self._reference is not None or validity.is_slower(attempt.measurement, expected)
+            if self._reference is not None
+            or validity.is_slower(attempt.measurement, self._accepted(case), case.limits.tolerance)
             else None,
         )
         return "; ".join(filter(None, causes)) or None

@@ -32,13 +32,14 @@ from bench_lib.model import (
     Hardware,
     KernelTable,
     Numerics,
+    ProcessSummary,
     Record,
     SlowDown,
     Status,
 )
-from bench_lib.storage import acceptance, facts, history
+from bench_lib.storage import facts, history
 from bench_lib.storage.lines import HistoryError
-from bench_lib.verdict import choices, judge, metrics, validity
+from bench_lib.verdict import choices, judge, metrics
 from bench_lib.verdict.severity import rank
 from bench_lib.verdict.turns import TIMES
 
@@ -192,17 +193,16 @@ class Engine:
             self._shared = {}
 
     def _hold(self, device: Hardware) -> HeldDevice:
-        def expected(case: Case) -> validity.Level | None:
-            if not self._by_baseline:
-                return None
-            return acceptance.level_of(self.baselines.of(device.key).of(case), case, device)
+        def accepted(case: Case) -> Sequence[ProcessSummary]:
+            baseline = self.baselines.of(device.key).of(case) if self._by_baseline else None
+            return [] if baseline is None else baseline.processes
 
         def chosen(case: Case) -> Draw | None:
             if self.settings.own_choices or not self._by_baseline:
                 return None
             return choices.accepted(self.baselines.of(device.key).of(case))
 
-        held = HeldDevice(device, self.settings, expected=expected, choices=chosen)
+        held = HeldDevice(device, self.settings, accepted=accepted, choices=chosen)
         self._use_started(held)
         return held
 

@@ -27,11 +27,9 @@ from bench_lib.model import (
     Status,
 )
 from bench_lib.storage.baselines import BaselineChange, BaselineFile
-from bench_lib.verdict import judge, metrics, validity
-from bench_lib.verdict.evidence import BETWEEN_DEVICES, differing
+from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
-from bench_lib.verdict.statistics.change import AGREEING
 
 RECORDING = "BENCH_LIB_RECORDING"
 """Variable of a run that ``bench-lib baseline record`` started and will accept itself."""
@@ -95,21 +93,6 @@ def conditions_of(
     if "tunableop" in filled:
         conditions["tunableop_cache"] = state_of(filled["tunableop"])
     return conditions
-
-
-def level_of(baseline: Baseline | None, case: Case, hardware: Hardware) -> validity.Level | None:
-    """Return the clock when a case's baseline was recorded.
-
-    None if unknown, and if other conditions differ: then a lower clock is no surprise, and the case
-    INCOMPARABLE.
-    """
-    known = {**conditions_of(case, hardware), "launcher": None}  # which the environment tells
-    if baseline is None or differing(known, baseline.conditions):
-        return None
-    own = [p for p in baseline.processes if p.device_uuid and p.device_uuid == hardware.uuid]
-    if len(own) >= AGREEING:
-        return validity.level(own, case.limits.tolerance)
-    return validity.level(baseline.processes, case.limits.tolerance, BETWEEN_DEVICES)
 
 
 def mixed_conditions(devices: Iterable[Hardware]) -> list[str]:

@@ -16,8 +16,6 @@ from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
 from bench_lib.verdict import validity
 from bench_lib.verdict.statistics.change import AGREEING
 
-BETWEEN_DEVICES = 0.02
-"""Clocks, and times at another clock, of two devices of a model may differ by this much."""
 BETWEEN_HOST_STATES = 0.10
 """A host-bound step may differ by this much from one run to the next: small training steps on
 one idle H200 machine took 3 to 6% less three minutes later, with 2% between processes."""

@@ -1,8 +1,7 @@
 """Whether a measurement shows the software, or a disturbance of the device.
 
-Three things make one worthless: the device was shared, it was held back, or its clock was lower
-than in the baseline and explains the slow-down.  A power cap shows in the clock alone: heavy steps
-are at the cap in every run.
+A device that was shared or held back makes a measurement worthless.  A power cap shows in the clock
+alone: heavy steps are at the cap in every run.  So the suite's judgement compares clocks.
 
 Unchanged software needs no more cycles at a lower clock, and fewer where memory sets the pace.  So
 time × clock is a lower bound of the software's cost: a gap beyond the tolerance in cycles is not
@@ -14,7 +13,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from bench_lib import backends
 from bench_lib.backends.looks import BY_NATURE
@@ -23,11 +21,9 @@ from bench_lib.formats import some
 from bench_lib.model import Hardware, Measurement, ProcessSummary, Telemetry
 
 CLOCK_SLACK = 0.02
-"""A clock that far below all of the baseline's is worth waiting for."""
+"""Clocks of a family of cases differ by less from device to device."""
 OUT_OF_ORDER = 0.10
-"""A clock that far below is another state of the hardware, whatever the times say."""
-CLOCK_SDS = 3.0
-"""At a power cap clocks swing; that many standard deviations of the baseline's are usual."""
+"""A rank's clock that far below the others' is another state of the hardware."""
 BUSY = 0.5
 """A device that is idle half the time lowers its clock by itself."""
 MOST_HELD_BACK = 0.05
@@ -41,74 +37,17 @@ that much longer."""
 CROWDED = 0.10
 """Share of the CPUs' time that other programs may have.  A thread beside them waits for nobody and
 is slower all the same: it shares a core, a cache, the memory, or the clock that heat allows."""
+BESIDE_OTHERS = 0.02
+"""A case that is slower by less than this beyond its tolerance is fine beside other programs."""
 COUNTED_S = 0.03
 """The kernel counts CPU time in ticks of 10 ms, and a difference of two counts is off by some."""
 
 
-@dataclass(frozen=True)
-class Level:
-    """A case's level and its device's clock when the baseline was recorded."""
-
-    usual_mhz: float
-    """Median of the baseline's processes; 0 if unknown."""
-    least_mhz: float
-    """A clock below this is worth waiting for; 0 if unknown."""
-    log_median: float
-    """Mean of the baseline's processes."""
-    tolerance: float
-    """The fraction by which the case may be slower."""
-    power_w: float | None = None
-    """Median of the baseline's processes, where known."""
-    source: str | None = None
-    """The source of the clock; different sources may mean different clocks."""
-    in_bursts: bool = False
-    """Whether the case was measured in bursts, below the power cap."""
-
-
-def level(
-    processes: Sequence[ProcessSummary], tolerance: float, slack: float = 0.0
-) -> Level | None:
-    """Return the level that a baseline's processes set; None without processes.
-
-    ``slack`` is what else clocks and times may differ by, as a fraction.
-    """
-    if not processes:
-        return None
-    known = [p for p in processes if p.clock_mhz]
-    source = known[-1].clock_source if known else None
-    known = [p for p in known if p.clock_source == source]
-    clocks = [p.clock_mhz for p in known if p.clock_mhz] or [0.0]
-    usual = statistics.median(clocks)
-    swing = CLOCK_SDS * statistics.stdev(clocks) if len(clocks) > 1 else 0.0
-    powers = [p.power_w for p in known if p.power_w]
-    return Level(
-        usual,
-        min(clocks) - max(CLOCK_SLACK * usual, swing) - slack * usual,
-        statistics.fmean(p.log_median for p in processes),
-        tolerance + slack,
-        statistics.median(powers) if powers else None,
-        source,
-        in_bursts=any(p.in_bursts for p in processes),
-    )
-
-
-def blame(
-    seen: Telemetry | None,
-    device: Hardware,
-    expected: Level | None = None,
-    log_median: float | None = None,
-) -> str | None:
-    """Say how the hardware disturbed a measurement; None without evidence of that.
-
-    ``log_median`` is of the measured times; None if the device waited for its host, so that its
-    clock does not matter.
-    """
+def blame(seen: Telemetry | None, device: Hardware) -> str | None:
+    """Say how the hardware disturbed a measurement; None without evidence of that."""
     if seen is None:
         return None
-    causes = [_shared(seen, device), held_back(seen)]
-    if expected is not None and log_median is not None:
-        causes.append(_slow_clock(seen, device, expected, log_median))
-    return "; ".join(filter(None, causes)) or None
+    return "; ".join(filter(None, [_shared(seen, device), held_back(seen)])) or None
 
 
 def blame_ranks(
@@ -166,15 +105,17 @@ def kept_from_cpus(seen: Measurement, watched: Telemetry | None, device: Hardwar
     return others_on_cpus(others_s / (cpus * stretch_s))
 
 
-def is_slower(seen: Measurement, expected: Level | None) -> bool:
-    """Whether steps took longer on average than a baseline tolerates; not where there is none.
+def is_slower(seen: Measurement, accepted: Sequence[ProcessSummary], tolerance: float) -> bool:
+    """Whether steps took longer on average than accepted processes allow; not if there are none.
 
-    The mean, unlike the median, also has the stalls that throughput is judged by.
+    The mean, unlike the median, also has the stalls that throughput is judged by.  ``tolerance`` is
+    a fraction.
     """
-    if expected is None or not seen.iteration_s or seen.wall_s <= 0:
+    if not accepted or not seen.iteration_s or seen.wall_s <= 0:
         return False
-    slower = math.log(seen.wall_s / len(seen.iteration_s)) - expected.log_median
-    return slower > math.log1p(expected.tolerance)
+    usual = statistics.fmean(process.log_median for process in accepted)
+    slower = math.log(seen.wall_s / len(seen.iteration_s)) - usual
+    return slower > math.log1p(tolerance + BESIDE_OTHERS)
 
 
 def _shared(seen: Telemetry, device: Hardware) -> str | None:
@@ -215,39 +156,6 @@ def held_back(seen: Telemetry) -> str | None:
     )
     heat = "" if seen.temperature_c is None else f", at {seen.temperature_c:.0f} °C"
     return f"throttled: {words}{heat}"
-
-
-def _slow_clock(
-    seen: Telemetry, device: Hardware, expected: Level, log_median: float
-) -> str | None:
-    if not seen.clock_mhz or seen.clock_mhz >= expected.least_mhz:
-        return None
-    if expected.source not in (None, seen.source):
-        return None
-    if not _is_busy(seen):
-        return None
-    time, clock = log_median - expected.log_median, math.log(seen.clock_mhz / expected.usual_mhz)
-    bound = math.log1p(expected.tolerance)
-    is_slower = time > bound or clock < math.log1p(-OUT_OF_ORDER)
-    if not is_slower or time + clock > bound:
-        return None
-    words = f"{backends.of(device).clock} {seen.clock_mhz:.0f} MHz{_of_die(seen)} "
-    words += f"against {expected.usual_mhz:.0f} MHz in the baseline"
-    if seen.power_w is not None:
-        words += f"; power {seen.power_w:.0f} W"
-        words += "" if expected.power_w is None else f" against {expected.power_w:.0f} W"
-    if device.power_cap_w is not None:
-        words += f"; power cap {device.power_cap_w:.0f} W"
-    return words
-
-
-def _of_die(seen: Telemetry) -> str:
-    """Name the die whose clock it is, where the others are clearly faster."""
-    dies = seen.dies_mhz
-    if not dies or max(dies.values()) <= min(dies.values()) * (1 + CLOCK_SLACK):
-        return ""
-    slowest = min(dies, key=dies.__getitem__)
-    return f" ({slowest}, others up to {max(dies.values()):.0f} MHz)"
 
 
 # --- time × clock ------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def gpus(count: int, **fields: Any) -> list[Hardware]:
 
 def held(device: Hardware, workers: Contexts, locks: Path, **options: Any) -> HeldDevice:
     """Hold a device with these workers; ``options`` are HeldDevice's own, and else settings."""
-    names = ("expected", "start", "watch", "lock_of", "sleep", "choices")
+    names = ("accepted", "start", "watch", "lock_of", "sleep", "choices")
     own = {name: options.pop(name) for name in names if name in options}
     defaults = {
         "start": lambda _side, _device: workers,
