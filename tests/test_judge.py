@@ -34,8 +34,6 @@ from bench_lib.model import (
 )
 from bench_lib.verdict.evidence import Evidence, Turns
 from bench_lib.verdict.judge import (
-    beside_time,
-    compare,
     is_suspicious,
     judge_samples,
     leading,
@@ -372,21 +370,6 @@ def test_bursts_are_compared_where_the_baseline_has_both():
     found = verdict("latency", in_bursts(0.0), old)
     assert found.ratio == pytest.approx(1.0)
     assert "in bursts" in found.reason
-
-
-# ---- without chance ---------------------------------------------------------------------
-
-
-def test_what_needs_no_theory_of_chance_is_held_against_other_processes():
-    usual = {"compile_s": 1.0, "cosine": 1.0, "log_throughput": 0.0}
-    old = make_processes([0.0] * 5, peak_memory_bytes=10 * MIB, **usual)
-    new = make_processes([0.5] * 2, peak_memory_bytes=100 * MIB, spread=0.5, **usual)
-    assert [(v.metric, v.against, v.status) for v in beside_time(new, old, Limits())] == [
-        ("memory", "pinned", Status.REGRESSED),
-        ("compile_time", "pinned", Status.OK),
-        ("numerics", "pinned", Status.OK),
-    ]
-    assert beside_time(new, old, Limits(memory=20.0))[0].status is Status.OK
 
 
 # ---- pinned and rolling -----------------------------------------------------------------
@@ -1065,15 +1048,6 @@ def test_anybodys_samples_are_judged_as_a_suite_of_latencies():
     assert (slow.metric, slow.against, slow.tolerance) == ("latency", "pinned", 0.01)
     assert (slow.value, slow.baseline) == (pytest.approx(0.0084), pytest.approx(0.008))
     assert slow.reason.startswith("5.0% slower than 5 baseline processes (95% interval +4.")
-
-
-def test_two_sets_are_compared_by_themselves():
-    found = compare([0.03, 0.031], list(STEADY))
-    assert found.ratio == pytest.approx(math.exp(0.0305), rel=1e-12)
-    low, high = found.interval
-    assert 1.02 < low < found.ratio < high < 1.04
-    assert found.tolerance == 0.0
-    assert compare([0.0], [0.0, 0.001]).ratio == pytest.approx(math.exp(-0.0005), rel=1e-12)
 
 
 # ---- properties -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_measurement
+from builders import make_baseline, make_measurement
 from quickly import one_thread
 from torch.nn import functional
 
@@ -17,6 +17,7 @@ from bench_lib.cases.operators import operator_case, with_usual
 from bench_lib.formulas.operation import OPERATORS, QUANTIZERS, Operation, asks
 from bench_lib.model import Case, ProcessSummary, Status
 from bench_lib.verdict import judge
+from bench_lib.verdict.evidence import Evidence
 from bench_lib.verdict.metrics import summarise
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 from bench_lib.worker.workloads import operators as module
@@ -393,7 +394,8 @@ def verdicts(monkeypatch, place: Any, name: str, wrong: Callable[..., Any], case
         return summarise(measured, environment="e0e0e0e0", time="2026-01-01T00:00:00Z")
 
     def statuses(process: ProcessSummary) -> set:
-        found = judge.beside_time([process], [before], case.limits)
+        evidence = Evidence([process], make_baseline(processes=[before]), case.limits)
+        found = judge.judge({case.id: evidence})[case.id]
         return {verdict.status for verdict in found if verdict.metric == "numerics"}
 
     before = summary()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import math
-import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +17,8 @@ from bench_lib.storage import baselines as files
 from bench_lib.storage import history as runs
 from bench_lib.storage.baselines import BaselineChange
 from bench_lib.storage.runs import Runs
-from bench_lib.verdict.judge import compare
-from bench_lib.verdict.statistics.change import LEAST_PROCESSES
+from bench_lib.verdict.judge import judge_samples
+from bench_lib.verdict.statistics.change import LEAST_PROCESSES, Contrast
 
 
 class Proposal:
@@ -179,10 +177,9 @@ def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | 
     if change.new is None or change.old is None or not change.old.processes:
         return None, None
     added = replace(change.new, processes=_added(change.old, change.new))
-    new, old = reading.logs(added), reading.logs(change.old)
-    comparison = compare(new, old)
-    ratio = math.exp(statistics.fmean(new) - statistics.fmean(old))
-    return ratio, comparison.interval if comparison else None
+    both = Contrast(reading.logs(added), reading.logs(change.old))
+    verdict = judge_samples({"": both}, 0.0)[""]
+    return verdict.ratio, verdict.interval
 
 
 COLUMNS: list[Column[BaselineChange]] = [

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.findings import OtherChoices
-from bench_lib.formats import many
+from bench_lib.formats import many, some
 from bench_lib.model import NOTHING_CHOSEN, Baseline, Draw, ProcessSummary, Status, Verdict
 from bench_lib.verdict.evidence import REFERENCE, Evidence, drawn_alike, known_draw
 from bench_lib.verdict.metrics import of
@@ -33,21 +33,6 @@ def _commonest(processes: Sequence[ProcessSummary]) -> Draw | None:
     return max(known, key=lambda draw: len(drawn_alike(processes, draw)), default=None)
 
 
-def differences(old: Draw, new: Draw) -> list[str]:
-    """Name the kernels whose configuration differs, and what differs."""
-    chosen = old.by_source
-    words = []
-    for name, choice in new.kernels.items():
-        before = chosen.get(choice.source)
-        if before is None or before.config == choice.config:
-            continue
-        names = sorted({*before.config, *choice.config})
-        changed = [n for n in names if before.config.get(n) != choice.config.get(n)]
-        told = (f"{n} {before.config.get(n)} -> {choice.config.get(n)}" for n in changed)
-        words.append(f"{name} {', '.join(told)}")
-    return words
-
-
 def otherwise(evidence: Evidence, against: str) -> str:
     """Say how the choices for some processes differ from the other side's; empty if they do not."""
     draws = [process.draw for process in evidence.candidate]
@@ -62,13 +47,16 @@ def otherwise(evidence: Evidence, against: str) -> str:
         return ""
     if other.unknown:
         return f"they are not known: {other.unknown}"
-    words = differences(wanted, other)
-    named = words[:MOST_NAMED]
-    if len(words) > MOST_NAMED:
-        named.append(f"{len(words) - MOST_NAMED} more")
-    if unlike := len(other.by_source.keys() ^ wanted.by_source.keys()):
-        named.append(f"the sources of {many(unlike, 'kernel')} differ")
-    return "; ".join(named)
+    there = wanted.by_source
+    retuned = [
+        name
+        for name, choice in other.kernels.items()
+        if choice.source in there and there[choice.source].config != choice.config
+    ]
+    words = [f"of {some(retuned, MOST_NAMED)}"] if retuned else []
+    if unlike := len(other.by_source.keys() ^ there.keys()):
+        words.append(f"the sources of {many(unlike, 'kernel')} differ")
+    return "; ".join(words)
 
 
 def weighed(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:

@@ -42,8 +42,7 @@ from bench_lib.verdict.metrics import DEVICE, LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.severity import NOT_COMPARED, worst
-from bench_lib.verdict.statistics.change import AGREEING, Comparison, Contrast
-from bench_lib.verdict.statistics.change import compare as compare_suite
+from bench_lib.verdict.statistics.change import Contrast
 from bench_lib.verdict.statistics.iterations import TRUST
 
 _SLOWER = (Status.REGRESSED, Status.SUSPECT)
@@ -227,32 +226,23 @@ def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
     return None
 
 
-_NOBODYS = Baseline("", [], Accepted(run_id="", reason="", date=""))
-
-
-def beside_time(
-    candidate: Sequence[ProcessSummary], old: Sequence[ProcessSummary], limits: Limits
-) -> list[Verdict]:
-    """Hold what needs no theory of chance against other processes: memory, compile time, numerics.
+def _beside_the_reference(evidence: Evidence) -> list[Verdict]:
+    """Hold memory, compile time and numerics against a reference that alone decides.
 
     How steady each side is, its own limit says.
     """
-    evidence = Evidence(candidate, replace(_NOBODYS, processes=list(old)), limits)
+    if evidence.turns is None or not evidence.turns.decides_alone:
+        return []
+    new, old = ([pair[side] for pair in evidence.turns.pairs] for side in (0, 1))
+    accepted = Accepted(run_id="", reason="", date="")
+    both = Evidence(new, Baseline("", old, accepted), evidence.limits)
     return [
         verdict
         for metric in registered().values()
         if metric.rule is not Rule.CHANCE and metric.bound is None
-        if metric.tolerance_in(limits) is not None
-        for verdict in threshold.verdicts(metric, evidence, PINNED)
+        if metric.tolerance_in(evidence.limits) is not None
+        for verdict in threshold.verdicts(metric, both, PINNED)
     ]
-
-
-def _beside_the_reference(evidence: Evidence) -> list[Verdict]:
-    """Hold what is no time against a reference that alone decides."""
-    if evidence.turns is None or not evidence.turns.decides_alone:
-        return []
-    new, old = ([pair[side] for pair in evidence.turns.pairs] for side in (0, 1))
-    return beside_time(new, old, evidence.limits)
 
 
 def judge_samples(
@@ -271,13 +261,6 @@ def judge_samples(
         for case_id, each in cases.items()
     ]
     return dict(zip(cases, chance.answers(questions), strict=True))
-
-
-def compare(candidate: Sequence[float], baseline: Sequence[float]) -> Comparison | None:
-    """Compare two sets of log medians by themselves; None if they show nothing of chance."""
-    if len(baseline) < AGREEING or not candidate:
-        return None
-    return compare_suite([Contrast(candidate, baseline)], [0.0])[0]
 
 
 def overall(verdicts: Sequence[Verdict]) -> Status:

@@ -157,11 +157,6 @@ class _Level:
         """The nights with odd ones drawn in."""
         return _history(tuple(self.values), tuple(self.devices))
 
-    @property
-    def steady(self) -> Floats:
-        """Logarithms without their median, odd nights drawn in."""
-        return self.history.values
-
     @cached_property
     def changes(self) -> tuple[Change, Change] | None:
         """The nights at which the level most likely rose, and fell; None with too few nights."""
