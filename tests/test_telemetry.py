@@ -635,9 +635,9 @@ def test_a_package_that_prints_at_every_look_is_not_taken_for_the_answer(tmp_pat
 def amdsmi_init(): pass
 def amdsmi_get_processor_handles(): return [0]
 def amdsmi_get_gpu_device_bdf(handle): return "0000:FF:1f.7"
-def amdsmi_get_power_info(handle):
+def amdsmi_get_gpu_metrics_info(handle):
     print("{", flush=True)
-    return {"socket_power": 550}
+    return {"current_socket_power": 550}
 """
     found = look_with(package, tmp_path)
     assert (found["source"], found["power_w"]) == ("amdsmi", 550)

@@ -358,24 +358,20 @@ def test_a_torn_or_unknown_table_tells_nothing(content):
 
 
 class FakeAmdSmi:
-    AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")
-    AmdSmiTemperatureType = SimpleNamespace(EDGE="edge", HOTSPOT="hotspot", JUNCTION="hotspot")
-    AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current")
     bdfs = ("0000:0b:00.0", "0000:0C:00.0")
     asked: list[str]
 
     def __init__(self, **answers: Any) -> None:
         self.asked = []
         self.answers = {
-            "clock_info": {"gfx": {"clk": 1950, "max_clk": 2100}, "mem": {"clk": 1250}},
-            "temp_metric": {"hotspot": 71, "edge": RuntimeError("not supported")},
-            "power_info": {
-                "socket_power": 690,
+            "gpu_metrics_info": {
+                "current_gfxclk": 1950,
+                "current_uclk": 1250,
                 "current_socket_power": 690,
                 "average_socket_power": "N/A",
-            },
-            "gpu_activity": {"gfx_activity": 93, "umc_activity": 20, "mm_activity": "N/A"},
-            "gpu_metrics_info": {
+                "temperature_hotspot": 71,
+                "temperature_edge": "N/A",
+                "average_gfx_activity": 93,
                 "accumulation_counter": 5000,
                 "prochot_residency_acc": 0,
                 "ppt_residency_acc": 800,
@@ -407,8 +403,6 @@ class FakeAmdSmi:
             assert handle == len(self.bdfs) - 1
             self.asked.append(what)
             found = self.answers[what]
-            if what in ("clock_info", "temp_metric") and isinstance(found, dict):
-                found = found[arguments[0]]
             if isinstance(found, Exception):
                 raise found
             return found
@@ -445,47 +439,24 @@ def test_the_package_s_figures_are_in_our_units(tmp_path, install, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_older_package_has_other_names(tmp_path, install):
-    smi = FakeAmdSmi(
-        clock_info={"gfx": {"cur_clk": 1700}, "mem": {"cur_clk": 1600}},
-        power_info={"current_socket_power": 0xFFFF, "average_socket_power": 410},
-        temp_metric={"hotspot": 66_000},
-        gpu_metrics_info={"throttle_status": 1, "indep_throttle_status": 1 << 33},
-    )
-    smi.AmdSmiTemperatureType = SimpleNamespace(EDGE="edge", JUNCTION="hotspot")
-    install(smi)
-    source = package.source(AMD, tmp_path)
-    found = source.look(with_pids=False)
-    assert (found["clock_mhz"], found["memory_clock_mhz"], found["power_w"]) == (1700, 1600, 410)
-    assert (found["temperature_c"], found["throttle"]) == (66, ["thermal"])
-
-
 @pytest.mark.parametrize(
-    "metrics_info",
-    [{"throttle_status": 1}, {"throttle_status": True}, {"indep_throttle_status": True}],
+    ("flags", "reasons"), [(1 << 33, ["thermal"]), (True, []), ("N/A", []), (0, [])]
 )
-def test_a_status_without_a_reason_is_throttled(tmp_path, install, metrics_info):
-    install(FakeAmdSmi(gpu_metrics_info=metrics_info))
-    assert package_look(tmp_path)["throttle"] == ["throttled"]
+def test_an_mi200_tells_reasons_by_its_flags(tmp_path, install, flags, reasons):
+    install(FakeAmdSmi(gpu_metrics_info={"indep_throttle_status": flags}))
+    assert package_look(tmp_path)["throttle"] == reasons
 
 
 @pytest.mark.parametrize(
     "answer", ["N/A", None, RuntimeError("no permission"), [1, 2], 2**32 - 1, 2**16 - 1]
 )
 def test_what_the_package_does_not_tell_is_none(tmp_path, install, answer):
-    names = ("clock_info", "temp_metric", "power_info", "gpu_activity", "gpu_metrics_info")
-    install(FakeAmdSmi(**dict.fromkeys(names, answer), gpu_process_list=answer))
+    install(FakeAmdSmi(gpu_metrics_info=answer, gpu_process_list=answer))
     found = package_look(tmp_path, with_pids=True)
     assert unknown(found)
     assert not found.get("pids")
-    fields = {
-        "clock_info": {kind: {"clk": answer} for kind in ("gfx", "mem")},
-        "temp_metric": dict.fromkeys(("hotspot", "edge"), answer),
-        "power_info": {"socket_power": answer},
-        "gpu_activity": {"gfx_activity": answer},
-        "gpu_metrics_info": {"ppt_residency_acc": answer if answer != 2**16 - 1 else None},
-    }
-    install(FakeAmdSmi(**fields))
+    names = ("current_gfxclk", "current_socket_power", "temperature_hotspot", "current_uclk")
+    install(FakeAmdSmi(gpu_metrics_info=dict.fromkeys(names, answer)))
     found = package_look(tmp_path)
     assert unknown(found)
     assert not found.get("counters")
@@ -502,12 +473,6 @@ def test_the_package_s_processes_are_those_with_memory_on_the_device(tmp_path, i
     found = package_look(tmp_path, with_pids=True)
     assert found["pids"] == [99999990, 99999991]
     assert found["names"] == {99999990: "train, 6 MiB", 99999991: "unknown"}
-
-
-def test_the_package_of_rocm_6_1_lists_handles(tmp_path, install):
-    about = {"name": "train", "pid": 99999990, "memory_usage": {"vram_mem": 2**20}}
-    install(FakeAmdSmi(gpu_process_list=[SimpleNamespace()], gpu_process_info=about))
-    assert package_look(tmp_path, with_pids=True)["names"] == {99999990: "train, 1 MiB"}
 
 
 class Partitioned(FakeAmdSmi):
@@ -562,7 +527,7 @@ def test_a_partition_has_no_clock_or_load_where_only_its_card_s_is_known(
 
     install(Silent())
     found = package_look(tmp_path, replace(QUARTER, bdf=f"0000:0c:00.{number}"))
-    assert [found[name] for name in FIGURES] == [None, 1250, 690, 71, None]
+    assert [found[name] for name in FIGURES] == [None, None, None, None, None]
 
 
 @pytest.mark.parametrize(

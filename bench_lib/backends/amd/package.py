@@ -89,93 +89,51 @@ class _Gpu:
 
     def __init__(self, smi: Any) -> None:
         self._smi = smi
-        heats = getattr(smi, "AmdSmiTemperatureType", None)
-        self._heats = [getattr(heats, name, None) for name in ("HOTSPOT", "JUNCTION", "EDGE")]
-        self._now = getattr(getattr(smi, "AmdSmiTemperatureMetric", None), "CURRENT", None)
 
-    def ask(self, what: str, *arguments: object) -> Any:
+    def ask(self, what: str, handle: object) -> Any:
         try:
-            return getattr(self._smi, f"amdsmi_get_{what}")(*arguments)
+            return getattr(self._smi, f"amdsmi_get_{what}")(handle)
         except Exception:  # noqa: BLE001 - its own kinds of error differ between versions
             return None
 
-    def part(self, what: str, *arguments: object) -> dict[str, Any]:
-        found = self.ask(what, *arguments)
-        return found if isinstance(found, dict) else {}
-
     def reading(self, handle: object, part: Partition | None) -> dict[str, Any]:
-        """Return a handle's figures; clock and load are those of the partition, if it has one.
+        """Return the figures of a handle's table of metrics, which has them all.
 
-        The table of metrics has them all; every other call reads it anew, so that it is made
-        only for what the table lacks.
+        Clock and load are those of the partition, if it has one.
         """
-        metrics = self.part("gpu_metrics_info", handle)
+        told_of = self.ask("gpu_metrics_info", handle)
+        metrics = told_of if isinstance(told_of, dict) else {}
         dies = [told(die) for die in _listed(metrics.get("current_gfxclks"))]
-        if part is None and not any(dies):
-            dies = [told(metrics.get("current_gfxclk"))]
-        pace = paced(dies, part)
         if part is None:
-            pace["clock_mhz"] = pace["clock_mhz"] or self._clock(handle, "GFX")
+            if not any(dies):
+                dies = [told(metrics.get("current_gfxclk"))]
             load = mean_busy([metrics.get("average_gfx_activity")])
-            if load is None:
-                load = mean_busy([self.part("gpu_activity", handle).get("gfx_activity")])
         else:
             busy = _listed(metrics.get("xcp_stats.gfx_busy_inst"))
             load = mean_busy(busy[part.number]) if part.number < len(busy) else None
-        power = sensors.watts(metrics)
-        heat = _degrees(sensors.first(map(metrics.get, _HEATS)))
-        memory_clock = told(metrics.get("current_uclk"))
+        flags = metrics.get("indep_throttle_status")
+        reasons = {"throttle": sensors.reasons_in(told(flags))}
         return {
-            **pace,
-            "memory_clock_mhz": memory_clock or self._clock(handle, "MEM"),
-            "power_w": power or sensors.watts(self.part("power_info", handle)),
-            "temperature_c": heat or self._heat(handle),
+            **paced(dies, part),
+            "memory_clock_mhz": told(metrics.get("current_uclk")),
+            "power_w": sensors.watts(metrics),
+            "temperature_c": sensors.first(map(metrics.get, _HEATS)),
             "utilization": load,
-            **(sensors.counted(metrics, COUNTERS[1:], COUNTERS[0]) or _flags(metrics)),
+            **(sensors.counted(metrics, COUNTERS[1:], COUNTERS[0]) or reasons),
         }
 
     def processes(self, handle: object) -> dict[str, Any]:
         """List the processes with memory on the device; nothing if that is refused."""
         listed = self.ask("gpu_process_list", handle)
-        return sensors.processes(self._using(handle, listed)) if isinstance(listed, list) else {}
+        return sensors.processes(_using(listed)) if isinstance(listed, list) else {}
 
-    def _using(
-        self, handle: object, listed: list[Any]
-    ) -> Iterator[tuple[int | None, str | None, float | None]]:
-        for each in listed:
-            # Up to ROCm 6.1 the list holds handles.
-            about = each if isinstance(each, dict) else self.part("gpu_process_info", handle, each)
+
+def _using(listed: list[Any]) -> Iterator[tuple[int | None, str | None, float | None]]:
+    for about in listed:
+        if isinstance(about, dict):
             pid, uses = about.get("pid"), about.get("memory_usage")
             memory = told(uses.get("vram_mem")) if isinstance(uses, dict) else None
             yield pid if isinstance(pid, int) else None, _text(about.get("name")), memory
-
-    def _clock(self, handle: object, kind: str) -> float | None:
-        about = self.part(
-            "clock_info", handle, getattr(getattr(self._smi, "AmdSmiClkType", None), kind, None)
-        )
-        return sensors.first((about.get("clk"), about.get("cur_clk")))
-
-    def _heat(self, handle: object) -> float | None:
-        kinds = (kind for kind in self._heats if kind is not None)
-        heats = (told(self.ask("temp_metric", handle, kind, self._now)) for kind in kinds)
-        return _degrees(next((heat for heat in heats if heat), None))
-
-
-def _flags(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Read MI200's word of flags.
-
-    The package makes a bool of it (ROCm 6.3), which shows no reason any more.
-    """
-    flags = metrics.get("indep_throttle_status")
-    if not isinstance(flags, bool) and (word := told(flags)) is not None:
-        return {"throttle": sensors.reasons_in(word)}
-    status = metrics.get("throttle_status")
-    return {"throttle": ["throttled"] if True in (flags, status) or told(status) else []}
-
-
-def _degrees(heat: float | None) -> float | None:
-    """Return a heat in degrees Celsius that may be in thousandths, as the library has it."""
-    return heat / 1000 if heat is not None and heat > 1000 else heat
 
 
 def _listed(value: object) -> list[Any]:

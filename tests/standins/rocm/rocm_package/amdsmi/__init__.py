@@ -1,8 +1,6 @@
 """ROCm's Python package ``amdsmi``: the calls that telemetry makes, as 7.1 answers them."""
 # ruff: noqa: N818 - as the real one has them
 
-from enum import IntEnum
-
 from rocm.present import Present, here
 
 _machines: list[Present] = []
@@ -24,21 +22,6 @@ class AmdSmiLibraryException(AmdSmiException):
     """A call that the library refuses."""
 
 
-class AmdSmiClkType(IntEnum):
-    SYS = GFX = 0
-    MEM = 4
-
-
-class AmdSmiTemperatureType(IntEnum):
-    EDGE = 0
-    HOTSPOT = JUNCTION = 1
-    VRAM = 2
-
-
-class AmdSmiTemperatureMetric(IntEnum):
-    CURRENT = 0
-
-
 def amdsmi_init(_flags=2):
     _machines[:] = [here(__file__)]
 
@@ -56,37 +39,12 @@ def _card_only(gpu):
         raise AmdSmiLibraryException("AMDSMI_STATUS_NOT_SUPPORTED")
 
 
-def amdsmi_get_clock_info(gpu, kind):
-    _card_only(gpu)
-    clock = gpu["memory_clock_mhz"] if kind is AmdSmiClkType.MEM else _machines[0].clock_mhz(gpu)
-    return {"clk": round(clock), "min_clk": 500, "max_clk": gpu["max_clock_mhz"]}
-
-
-def amdsmi_get_temp_metric(gpu, kind, _metric):
-    _card_only(gpu)
-    if kind is AmdSmiTemperatureType.EDGE and not gpu["arch"].startswith("gfx90"):
-        raise AmdSmiLibraryException("AMDSMI_STATUS_NOT_SUPPORTED")
-    return _machines[0].heat_c(gpu)
-
-
-def amdsmi_get_power_info(gpu):
-    _card_only(gpu)
-    power = 0 if gpu["is_secondary"] else round(_machines[0].power_w(gpu))
-    return {"socket_power": power, **_power(gpu)}
-
-
 def _power(gpu):
     """Name what a card draws: MI200 tells a mean, later ones the present."""
     power = 0 if gpu["is_secondary"] else round(_machines[0].power_w(gpu))
     has_mean = gpu["arch"].startswith("gfx90")
     names = ("average_socket_power", "current_socket_power")
     return dict(zip(names, (power, "N/A") if has_mean else ("N/A", power), strict=True))
-
-
-def amdsmi_get_gpu_activity(gpu):
-    _card_only(gpu)
-    load = max(_machines[0].activity(part) for part in _machines[0].parts(gpu))
-    return {"gfx_activity": load, "umc_activity": load // 7, "mm_activity": "N/A"}
 
 
 def amdsmi_get_gpu_metrics_info(gpu):
