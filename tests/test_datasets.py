@@ -136,13 +136,6 @@ def test_mnist_is_read_as_torchvision_reads_it(mnist):
     assert data.train.images.flags.writeable
 
 
-def test_an_mnist_file_that_was_cut_off_is_refused(mnist):
-    bad = mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
-    bad.write_bytes(bad.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"mnist cannot be read: "):
-        datasets.from_files("mnist", mnist)
-
-
 def test_files_without_a_folder_are_a_skip_that_says_what_to_set(monkeypatch):
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     with pytest.raises(UnsupportedError, match=f"{FOLDER_VARIABLE} names no folder to read"):

@@ -119,26 +119,9 @@ def test_the_optimizer_moves_eight_numbers_for_each_weight():
     assert moved(optimizer.step) == (10 * networks.SGD_ELEMENTS, 0)
 
 
-class Odd(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = nn.Parameter(meta(12, 5))
-        self.right = nn.Parameter(meta(5, 6))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.flatten(1) @ (self.left @ self.right)
-
-
 def counted(network: nn.Module, task: str, monkeypatch: pytest.MonkeyPatch) -> Amount | None:
     monkeypatch.setattr(networks, "create_weightless", lambda _name, _side: network)
     return flops.counted.__wrapped__(networks.weightless_step, "resnet18", 2, 3, task)
-
-
-def test_a_part_of_the_work_does_not_depend_on_the_batch(monkeypatch):
-    of_weights, of_images = 2 * 12 * 5 * 6, 2 * 12 * 6
-    elements = (60 + 30 + 72) + (72 + 3 * (12 + 6))
-    found = counted(Odd(), "infer", monkeypatch)
-    assert found == Amount({"mm": of_weights + 3 * of_images}, elements, 0)
 
 
 def test_a_network_that_looks_at_its_data_is_not_counted(monkeypatch):

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from bench_lib.cases.axes import case_of
-from bench_lib.cases.language import language_axes
 from bench_lib.formulas.transformer import GENERATED, SIZES, Experts, Size
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import flops, llama, steps
@@ -100,19 +98,6 @@ def test_a_token_sees_what_came_before_it_and_nothing_after(network):
     torch.testing.assert_close(first[:, :5], second[:, :5])
     assert not torch.allclose(first[0, 5:], second[0, 5:])
     assert not torch.allclose(first, swapped.flip(1))
-
-
-def test_queries_of_a_group_share_keys_as_if_keys_were_repeated():
-    torch.manual_seed(1)
-    query = torch.randn(2, 8, 1, 4)
-    cache = llama.Cache(torch.empty(2, 2, 6, 4))
-    cache.put(torch.arange(6), torch.randn(2, 2, 6, 4), torch.randn(2, 2, 6, 4))
-    bias = torch.tensor([0.0, 0, 0, 0, -torch.inf, -torch.inf])
-    answer = llama.attend_one(query, cache, bias)
-    for head in range(8):
-        keys, values = cache.keys[:, head // 4, :4], cache.values[:, head // 4, :4]
-        weights = (query[:, head] @ keys.mT / 2).softmax(-1)
-        torch.testing.assert_close(answer[:, head], weights @ values)
 
 
 def test_a_token_goes_to_the_experts_that_its_router_likes():
@@ -219,20 +204,6 @@ def test_a_cache_that_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
     monkeypatch.setattr("bench_lib.worker.device.memory_bytes", lambda _device: 2**20)
     with pytest.raises(UnsupportedError, match=r"the weights, and keys and values, need 0\.0 GiB"):
         build(task="decode", batch_size=64)
-
-
-def test_an_id_says_what_is_generated_behind_how_many_tokens():
-    case = case_of(
-        language_axes(),
-        {
-            "network": "llama-3.1-8b",
-            "batch_size": 64,
-            "precision": "fp8",
-            "compile_mode": "reduce-overhead",
-            "task": "decode",
-        },
-    )
-    assert case.id == "llama-3.1-8b-b64-1024t-fp8-reduce-overhead-decode"
 
 
 def test_a_prompt_whose_reference_does_not_fit_is_checked_for_finite_answers(monkeypatch):

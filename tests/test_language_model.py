@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from bench_lib.cases.axes import case_of
 from bench_lib.cases.language import language_axes
-from bench_lib.cases.matrix import read_matrix
 from bench_lib.formulas.transformer import SIZES
 from bench_lib.model import UserError
 from bench_lib.worker import device
@@ -86,19 +85,6 @@ def test_what_cannot_be_meant_is_a_line(values, words):
     with pytest.raises(UserError) as raised:
         case_of(language_axes(), {"network": "llama-3.2-1b", "batch_size": 8, **values})
     assert str(raised.value).startswith(words)
-
-
-def test_a_matrix_has_a_table_of_them(tmp_path):
-    matrix = tmp_path / "matrix.toml"
-    matrix.write_text(
-        '[[gate.language_models]]\nnetwork = "llama-tiny"\nbatch_size = 2\nlength = 64\n'
-        'parallel = ["ddp", "fsdp2"]\nranks = 2\n'
-    )
-    ids = [case.id for case in read_matrix(matrix, {"language_models": language_axes()})["gate"]]
-    assert ids == [
-        "llama-tiny-b2-64t-bf16-eager-train-x2",
-        "llama-tiny-b2-64t-bf16-eager-fsdp2-train-x2",
-    ]
 
 
 # ---- a step -----------------------------------------------------------------------------

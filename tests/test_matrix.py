@@ -318,7 +318,6 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
             f"{OWN}target = 'a:b'\nparams.k = [1]",
             f"{FACTORY}, params: k is [1]; it has to be text,",
         ),
-        (f"{OWN}target = 'a:b'\nparams.k = 2026-01-01", f"{FACTORY}, params: k is datetime.date("),
         (
             f"{OWN}target = 'a:b'\nparams.k = {2**63}",
             f"{FACTORY}, params: k is 9223372036854775808",

@@ -145,16 +145,6 @@ def test_a_network_by_its_name_in_the_seeds_tool_can_be_built_for_224_pixels(nam
 # --- FLOPs ---------------------------------------------------------------------------------
 
 
-def test_flops_of_a_step_are_those_of_its_images():
-    four = build(TINY, 32, 4).flops_per_step()
-    assert four == 4 * per_image(TINY, 32)
-    assert build(TINY, 32, 8).flops_per_step() == 2 * four
-    larger = build("resnet18", 64, 4).flops_per_step()
-    classifier = 2 * 512 * 1000 * 4
-    smaller = build("resnet18", 32, 4).flops_per_step()
-    assert larger - classifier == 4 * (smaller - classifier)
-
-
 # --- steps ---------------------------------------------------------------------------------
 
 RUNS_ON_A_CPU = ["fp32", "fp16", "fp16-bn32", "bf16", "amp-fp16", "amp-bf16"]
