@@ -5,7 +5,7 @@ Nothing here runs unless somebody uses an old name.  A row may go two minor vers
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 COMMANDS: dict[str, str] = {
     "baseline diff": "bench-lib baseline accept --dry-run",
@@ -114,12 +114,6 @@ OPTIONS: dict[tuple[str, str], str] = {
 }
 """Options by command and name; pytest's are those of ``pytest``."""
 
-VARIABLES: dict[str, str] = {
-    "BENCH_LIB_NOTIFY": f"nothing is posted; bench-lib report {_POST}",
-    "BENCH_LIB_REPORT_URL": "bench-lib report --link URL",
-}
-"""Environment variables."""
-
 
 def replacement(words: Sequence[str]) -> str | None:
     """Return what to use instead of a command line of an earlier version; None if it is not one.
@@ -134,12 +128,3 @@ def replacement(words: Sequence[str]) -> str | None:
             if (command, name) in OPTIONS:
                 return f"{name} was removed in 0.3: {OPTIONS[command, name]}"
     return None
-
-
-def warnings(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable that is set and no longer has any effect."""
-    return [
-        f"{name} is set and has no effect since 0.3: {instead}"
-        for name, instead in VARIABLES.items()
-        if environ.get(name)
-    ]

@@ -433,18 +433,6 @@ def test_an_option_that_is_gone_is_refused_with_what_to_use(suite, monkeypatch):
         result.stderr.fnmatch_lines(["ERROR: --perf-old was removed in 0.3: --perf-new"])
 
 
-@pytest.mark.parametrize("how", [(), ("-n", "2")], ids=["serial", "xdist"])
-def test_a_variable_that_is_gone_is_warned_about_where_something_is_measured(
-    suite, monkeypatch, how
-):
-    monkeypatch.setitem(removed.VARIABLES, "BENCH_LIB_OLD", "BENCH_LIB_NEW")
-    monkeypatch.setenv("BENCH_LIB_OLD", "x")
-    run = suite(devices="gpus(2)")
-    words = "bench-lib: warning: BENCH_LIB_OLD is set and has no effect since 0.3: BENCH_LIB_NEW"
-    run(*how, "--perf-tier", "smoke", *UNSEEN).stdout.fnmatch_lines([words])
-    run("--collect-only").stdout.no_fnmatch_line(words)
-
-
 def test_the_tier_fits_the_machine_and_can_be_chosen(suite):
     run = suite()
     run("--perf-tier", "gate").stdout.fnmatch_lines(["gamma *NO_BASELINE*"])

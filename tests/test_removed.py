@@ -1,4 +1,4 @@
-"""What earlier versions had: each old name ends or warns with what to use instead."""
+"""What earlier versions had: each old name ends with what to use instead."""
 
 from __future__ import annotations
 
@@ -24,10 +24,3 @@ def test_an_option_that_is_gone_names_its_replacement(command, option, monkeypat
     assert ended.err == (
         f"bench-lib: error: {option} was removed in 0.3: {removed.OPTIONS[command, option]}\n"
     )
-
-
-@pytest.mark.parametrize("name", sorted(removed.VARIABLES))
-def test_a_variable_that_is_gone_is_warned_about(name, monkeypatch, capsys):
-    monkeypatch.setenv(name, "x")
-    ended = ran(["env", "--json"], monkeypatch, capsys)
-    assert f"{name} is set and has no effect since 0.3" in ended.err

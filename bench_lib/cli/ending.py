@@ -26,12 +26,9 @@ def run(program: Any) -> NoReturn:
 
     SIGTERM and SIGHUP end it as Ctrl-C does: nothing half-made stays.
     """
-    from bench_lib import removed
     from bench_lib.cli.output import shown
     from bench_lib.launch.started import ended_by
 
-    for warning in removed.warnings(os.environ):
-        print(f"bench-lib: warning: {warning}", file=sys.stderr)
     with shown(), ended_by(sys.exit):
         status = _flushed(_status(program))
     sys.exit(status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import warnings
 from collections.abc import Generator, Sequence
@@ -12,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from _pytest.runner import runtestprotocol
 
-from bench_lib import formats, removed
+from bench_lib import formats
 from bench_lib.engine import commands
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.pace import queues
@@ -157,8 +156,6 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             perf_session.engine.open()
         except UserError as error:
             raise pytest.UsageError(str(error)) from error
-        for warning in removed.warnings(os.environ):
-            perf_session.say(f"bench-lib: warning: {warning}")
         if not is_spread:  # or xdist says what there is to do
             perf_session.progress.begin(MEASURING, [measuring])
 
