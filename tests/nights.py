@@ -11,7 +11,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import builders
@@ -434,14 +433,6 @@ def nasty_night() -> Night:
     """Return a night whose case is named like a script, as only a file can name it."""
     case = make_case(id=NASTY, params={"network": NASTY, "precision": "fp16"})
     return make_night([make_entry(case, median_s=0.004)])
-
-
-def history_folder(folder: Path, nights: int = 3, **fields: Any) -> Path:
-    """Write a run of one case for each of some nights, the newest last; returns the folder."""
-    for ago in reversed(range(nights)):
-        stamped = stamp(ago).replace("-", "").replace(":", "")
-        builders.write_run(folder, [_as_run(**fields)], now=stamped)
-    return folder
 
 
 def _as_run(**fields: Any) -> Record:

@@ -30,13 +30,5 @@ def test_phases_add_up_and_the_longest_comes_first():
     assert cells(table)[2] == ("share", ["55.0%", "30.0%", "15.0%", "100.0%"])
 
 
-def test_cases_are_listed_by_what_they_took():
-    found = dict(cells(spent.cases(RECORDS)))
-    assert found["case"] == ["vgg16-b64", "resnet50-b64"]
-    assert found["time"] == ["6 s", "4 s"]
-    assert found["most of it"][1] == "3 s measure, 1 s build"
-
-
 def test_a_history_from_before_says_nothing_of_phases():
     assert spent.spent([make_record()]).attempts == 0
-    assert spent.cases([make_record()]).rows == []

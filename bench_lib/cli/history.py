@@ -213,9 +213,8 @@ def _points(history: Path, run: str | None) -> str:
 
 
 def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
-    """Return what a run's time was spent on: by phase, by case, and beside its attempts."""
-    records = list(run.records.values())
-    found = spent.spent(records)
+    """Return what a run's time was spent on: by phase, and beside its attempts."""
+    found = spent.spent(run.records.values())
     if not found.attempts:
         return {}, ["no attempt of it says what its time was spent on"]
     notes = []
@@ -224,7 +223,7 @@ def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
         beside = f", {took_s - found.total_s:.0f} s of it beside attempts"
         # Several devices measure at the same time.
         notes = [f"the run took {took_s:.0f} s{beside if took_s > found.total_s else ''}"]
-    return {"phases": spent.phases(found), "cases": spent.cases(records)}, notes
+    return {"phases": spent.phases(found)}, notes
 
 
 def _moment(time: str) -> dt.datetime:

@@ -152,24 +152,17 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def _on_warnings(records: Iterable[Record]) -> list[str]:
-    """Return a line for all warnings that differ in numbers alone, with the cases they are of."""
-    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    """Return the first of warnings that differ in numbers alone, with the cases they are of."""
+    alike: dict[tuple[str, ...], dict[str, str]] = {}
     for record in records:
         for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
             for text in attempt.measurement.warnings if attempt.measurement else []:
-                alike.setdefault(tuple(_NUMBER.split(text)), []).append((record.case.id, text))
+                found = alike.setdefault(tuple(_NUMBER.split(text)), {})
+                found.setdefault(record.case.id, text)
     return [
-        f"{some(list(dict.fromkeys(ids)), NAMED)}: warning: {_ranging(texts)}"
-        for ids, texts in (zip(*group, strict=True) for group in alike.values())
+        f"{some(list(found), NAMED)}: warning: {next(iter(found.values()))}"
+        for found in alike.values()
     ]
-
-
-def _ranging(texts: Sequence[str]) -> str:
-    """Return texts that differ in numbers alone as one, with the range of each number."""
-    places = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
-    spans = [dict.fromkeys(sorted(numbers, key=float)) for numbers in places]
-    words = iter([" to ".join(list(span)[:: max(1, len(span) - 1)]) for span in spans])
-    return _NUMBER.sub(lambda _found: next(words), texts[0])
 
 
 _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from bench_lib.cases.matrix import usual_tier
@@ -15,10 +14,8 @@ from bench_lib.environment.fingerprint import difference
 from bench_lib.formats import many, on_one_line, shortened, signed_percent
 from bench_lib.model import Status
 from bench_lib.report.night import Moved, Night, NightCase
-from bench_lib.storage import acceptance
 from bench_lib.verdict import metrics
 from bench_lib.verdict.severity import FAILING
-from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Point
@@ -28,9 +25,6 @@ OWN = ("commit ", "checkout ")
 MOST_TITLE = 240
 MOST_FAULT = 120
 """Characters of an error's message that tell it from others."""
-LEAST_CASES = 2
-"""Cases of one device that have to go wrong before the device is suspected."""
-BY_HARDWARE = (Status.ERROR, Status.INVALID)
 
 
 # --- a failure ---------------------------------------------------------------------------------
@@ -225,59 +219,3 @@ def measuring_again(entry: NightCase) -> list[str]:
     # Without this option pytest finds no case of another tier.
     tier = [] if case.tier == usual_tier(entry.hardware) else ["--perf-tier", case.tier]
     return ["pytest", nodeid, *tier]
-
-
-# --- what there is to do -----------------------------------------------------------------------
-
-
-def hints(night: Night) -> list[str]:
-    """Return a line for each thing to do, with a command where one does it."""
-    told: list[str] = []
-    by_key: dict[str, list[NightCase]] = {}
-    for entry in night.entries:
-        by_key.setdefault(entry.hardware.key, []).append(entry)
-    for tell in (_on_devices, _on_new):
-        for key, entries in by_key.items():
-            told += [f"{key}: {words}" for words in tell(entries)]
-    return told
-
-
-def _on_devices(entries: Iterable[NightCase]) -> Iterator[str]:
-    """Name the devices on which nothing worked, if something worked on others."""
-    by_device: dict[str | None, list[NightCase]] = {}
-    for entry in entries:
-        # A case of several ranks says nothing of one device.
-        if entry.record.case.launch.ranks == 1:
-            by_device.setdefault(entry.hardware.uuid, []).append(entry)
-    bad = [held for held in by_device.values() if _is_broken(held)]
-    if len(by_device) < 2 or len(bad) == len(by_device):
-        return
-    for held in bad:
-        words = " and ".join(sorted({e.status.value for e in held if e.status}))
-        where = held[0].hardware
-        ids = ", ".join(filter(None, (where.bdf, where.uuid)))
-        named = f"GPU {where.index} ({ids})"
-        yield f"all {len(held)} cases on {named} are {words}: look at that device first"
-
-
-def _is_broken(entries: list[NightCase]) -> bool:
-    return len(entries) >= LEAST_CASES and all(entry.status in BY_HARDWARE for entry in entries)
-
-
-def _on_new(entries: Iterable[NightCase]) -> Iterator[str]:
-    """Say how cases without a baseline get one."""
-    held = [entry for entry in entries if entry.status is Status.NO_BASELINE]
-    few = any(len({m.process for m in e.record.attempts}) < LEAST_PROCESSES for e in held)
-    records = few or all(acceptance.unsteady(entry.record) for entry in held)
-    by_step = Counter("record" if records else f"accept --run {e.run_id}" for e in held)
-    where = _elsewhere(held) if records else ""
-    for step, count in by_step.items():
-        words = f"{many(count, 'case')} without a baseline"
-        yield f"{words}: bench-lib baseline {step} --reason 'first baseline'{where}"
-
-
-def _elsewhere(entries: Iterable[NightCase]) -> str:
-    """Return what ``baseline record`` needs to find tests in other folders than perf_tests."""
-    files = [e.record.nodeid.partition("::")[0] for e in entries if e.record.nodeid]
-    folders = sorted({str(PurePath(file).parent) for file in files})
-    return "" if folders in ([], ["perf_tests"]) else f" -- {shlex.join(folders)}"

@@ -26,7 +26,7 @@ from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.report import console
 from bench_lib.report.answer import Column, Table
-from bench_lib.report.findings import NightCause, causes, commands, device, hints, onset
+from bench_lib.report.findings import NightCause, causes, commands, device, onset
 from bench_lib.report.night import Night, NightCase, Place
 from bench_lib.report.plots import LEGEND, history
 from bench_lib.report.render import as_html, cell
@@ -79,7 +79,6 @@ def page(night: Night, checkout: Checkout | None = None) -> str:
         .get_template("report.html.j2")
         .render(
             night=night,
-            hints=hints(night),
             moved=_on_moved(entries),
             title=f"Night of {day(night.started)}" if night.started else "No night",
             causes=[_cause(cause, shown, checkout) for cause in found],

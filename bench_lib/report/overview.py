@@ -10,7 +10,7 @@ from bench_lib.formats import many
 from bench_lib.model import Status
 from bench_lib.report import console, github
 from bench_lib.report.answer import Answer, Column, Table, columns
-from bench_lib.report.findings import FIND, NightCause, causes, commands, device, hints, onset
+from bench_lib.report.findings import FIND, NightCause, causes, commands, device, onset
 from bench_lib.report.github import MarkdownSection
 from bench_lib.report.night import Night, NightCase
 from bench_lib.report.render import sections_of
@@ -98,7 +98,6 @@ def _notes(night: Night, *, every: bool = False) -> list[str]:
     parts = [
         reasons,
         [one.words for one in night.slow_downs],
-        [f"! {words}" for words in hints(night)],
         [f"! run {run.run_id} on {run.key} has not come to its end" for run in night.unfinished],
         [f"! not measured this night: {key}" for key in night.missing],
         [f"! {words}" for words in night.left_out],

@@ -39,22 +39,9 @@ PHASES: list[Column[tuple[str, float, float]]] = [
     Column("time_s", lambda row: row[1], "s", "time"),
     Column("share", lambda row: row[1] / row[2] if row[2] > 0 else None, SHARE),
 ]
-CASES: list[Column[tuple[str, Spent]]] = [
-    Column("case_id", lambda row: row[0], heading="case"),
-    Column("attempts", lambda row: row[1].attempts),
-    Column("time_s", lambda row: row[1].total_s, "s", "time"),
-    Column("phases_s", lambda row: dict(row[1].phases_s.most_common(3)), "s", "most of it"),
-]
 
 
 def phases(found: Spent) -> Table[tuple[str, float, float]]:
     """Return the table of phases in seconds, the longest first and their sum last."""
     rows = [*found.phases_s.most_common(), ("all", found.total_s)]
     return Table(PHASES, [(name, taken_s, found.total_s) for name, taken_s in rows])
-
-
-def cases(records: Iterable[Record]) -> Table[tuple[str, Spent]]:
-    """Return the table of cases, the longest first."""
-    of_case = [(record.case.id, spent([record])) for record in records]
-    known = [(case_id, found) for case_id, found in of_case if found.attempts]
-    return Table(CASES, sorted(known, key=lambda row: -row[1].total_s))

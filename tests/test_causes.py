@@ -1,17 +1,16 @@
-"""What a reader of a night is told to do about it, and what failures have in common."""
+"""What failures have in common: their device, since when, and the cause."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import builders
 import nights
 import pytest
 
-from bench_lib.model import Launch, Quarantine, Status
+from bench_lib.model import Quarantine, Status
 from bench_lib.report import console
-from bench_lib.report.findings import causes, device, hints, onset
+from bench_lib.report.findings import causes, device, onset
 from bench_lib.report.night import Night, NightCase
 
 
@@ -44,87 +43,10 @@ def eight(*broken: int, status: Status = Status.ERROR) -> Night:
     )
 
 
-@pytest.mark.parametrize("status", [Status.ERROR, Status.INVALID])
-def test_a_gpu_on_which_nothing_worked_is_named(status: Status) -> None:
-    words = f"all 2 cases on GPU 3 (0000:13:00.0, GPU-0003) are {status.value}"
-    assert hints(eight(3, status=status))[0] == f"mi325x: {words}: look at that device first"
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        eight(*range(8)).entries,
-        [on(0, Status.ERROR), on(1)],
-        [on(0, Status.ERROR), on(0, name="vit_b_16"), on(1)],
-        [on(0, Status.ERROR), on(0, Status.ERROR, "vit_b_16")],
-    ],
-    ids=["all of them", "one case", "another case is fine", "the only one"],
-)
-def test_no_gpu_is_blamed_for_what_may_be_the_software_s(entries: Sequence[NightCase]) -> None:
-    assert not any("look at that device" in words for words in hints(nights.make_night(entries)))
-
-
-def test_no_gpu_is_blamed_for_cases_of_several_ranks() -> None:
-    failed = [on(0, Status.ERROR, name) for name in ("resnet50", "vit_b_16")]
-    of_ranks = [
-        replace(each, record=replace(each.record, case=replace(each.record.case, launch=Launch(8))))
-        for each in failed
-    ]
-    fine = [on(1), on(2)]
-    assert any("look at that" in words for words in hints(nights.make_night([*failed, *fine])))
-    assert not any(
-        "look at that" in words for words in hints(nights.make_night([*of_ranks, *fine]))
-    )
-
-
 def test_a_failure_s_gpu_is_named_where_there_are_several() -> None:
     night = eight(3)
     assert device(night, night.entries[3]) == "mi325x, GPU 3 (0000:13:00.0)"
     assert device(nights.make_night(), nights.make_entry()) == "mi300x"
-
-
-def test_hardware_without_a_baseline_is_told_how_it_gets_one() -> None:
-    new = nights.no_baseline()
-    words = "mi300x: 1 case without a baseline: bench-lib baseline"
-    assert hints(nights.make_night([new])) == [f"{words} record --reason 'first baseline'"]
-    attempts = [replace(new.record.attempts[0], process=number) for number in range(5)]
-    enough = replace(new, record=replace(new.record, attempts=attempts))
-    accepted = f"{words} accept --run {nights.RUN} --reason 'first baseline'"
-    assert hints(nights.make_night([enough])) == [accepted]
-
-
-@pytest.mark.parametrize(
-    ("nodeids", "words"),
-    [
-        (["perf_tests/test_x.py::test_y[a]", None], ""),
-        (["tests/perf/test_x.py::test_y[a/b]"], " -- tests/perf"),
-        (["test_x.py::test_y", "my tests/test_x.py::test_z"], " -- . 'my tests'"),
-    ],
-)
-def test_tests_in_other_folders_are_named_where_a_baseline_is_to_be_recorded(
-    nodeids: list[str | None], words: str
-) -> None:
-    entries = [
-        replace(nights.no_baseline(), record=replace(nights.no_baseline().record, nodeid=nodeid))
-        for nodeid in nodeids
-    ]
-    (told,) = hints(nights.make_night(entries))
-    assert told.endswith(f"bench-lib baseline record --reason 'first baseline'{words}")
-
-
-def test_values_that_accept_would_refuse_are_not_to_be_accepted() -> None:
-    new = nights.no_baseline()
-    (attempt,) = new.record.attempts
-    measured = replace(attempt.measurement, iteration_s=[0.008, 0.012] * 10)
-    attempts = [replace(attempt, measurement=measured, process=number) for number in range(5)]
-    shaken = replace(new, record=replace(new.record, attempts=attempts))
-    words = "mi300x: 2 cases without a baseline: bench-lib baseline record --reason"
-    (told,) = hints(nights.make_night([shaken, replace(shaken, run_id="ffffffff")]))
-    assert told == f"{words} 'first baseline'"
-
-
-def test_a_good_night_has_no_hints() -> None:
-    assert hints(nights.make_night([nights.make_entry()])) == []
 
 
 # --- since when ------------------------------------------------------------------------------
