@@ -75,6 +75,7 @@ OPTIONS: dict[tuple[str, str], str] = {
     ("pytest", "--perf-over-nights"): "-o perf_over_nights=tell, fail or off",
     ("pytest", "--perf-tune"): "MIOPEN_FIND_ENFORCE=3 pytest ..., once",
     ("profile", "--stacks"): "py-spy record --format flamegraph, or torch.profiler with with_stack",
+    ("profile", "--baselines"): "bench-lib compare baseline RUN names the kernels that changed",
     ("report", "--comment"): _COMMENT,
     ("report", "--on-change"): _COMMENT,
     ("report", "--notify"): _POST,

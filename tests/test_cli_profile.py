@@ -199,7 +199,6 @@ def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path):
         ((CASE, "--tool", "rocprof-compute"), "there is torch, rocm"),
         (("--diff", "a", "b", "--output", "c"), "--output: --diff measures nothing"),
         (("--diff", "a", "b"), "there is no a"),
-        (("--diff", "baseline", "baseline"), "no different from itself"),
         ((CASE, "--matrix", "no.toml"), "no.toml"),
     ],
 )
@@ -485,48 +484,6 @@ def test_what_else_is_different_is_a_note(profile, tmp_path):
         "note: these were on different hardware: mi300x and mi325x",
     ]
     assert "2.99.0" in notes[2]
-
-
-def baseline(folder: Path, **kernels: KernelTable | None) -> None:
-    process = {"log_median": -4.8, "spread": 0.01, "n": 20, "environment": "e0", "time": "t"}
-    accepted = {"run_id": "r", "reason": "first", "date": "2026-01-01"}
-    cases = {}
-    for name, table in kernels.items():
-        cases[name] = {"processes": [process], "accepted": accepted}
-        if table is not None:
-            each = [vars(k) for k in table.kernels]
-            cases[name]["kernels"] = {**vars(table), "kernels": each}
-    document = {
-        "schema": 1,
-        "key": "mi300x",
-        "cases": cases,
-        "environments": {"e0": {"python": "3.11", "host": "n", "torch": "2.1"}},
-    }
-    (folder / "baselines").mkdir()
-    (folder / "baselines/mi300x.json").write_text(json.dumps(document))
-
-
-def test_a_baselines_kernels_can_be_compared_with(profile, tmp_path):
-    baseline(tmp_path, **{CASE: TABLE})
-    a = kept(tmp_path, "a", (CONV, 0.003, 2), (GEMM, 0.001, 1))
-    answer = profile("--diff", "baseline", a)
-    assert answer.status == 0, answer.err
-    assert "all kernels: 3 ms → 4 ms a step, +1 ms" in answer.lines
-    assert "2.1" in answer.lines[-1], "and the environments differ"
-    trace = write(tmp_path, STEPS)
-    assert "whose baseline?" in profile("--diff", "baseline", str(trace)).err
-    assert profile(CASE, "--diff", str(trace), "baseline").status == 0
-
-
-def test_a_baseline_without_kernels_says_how_to_store_them(profile, tmp_path):
-    baseline(tmp_path, **{CASE: None})
-    a = kept(tmp_path, "a", (CONV, 0.003, 2))
-    answer = profile("--diff", "baseline", a)
-    assert answer.status == 2
-    assert "was accepted without its kernels; record it again" in answer.err
-    assert f"bench-lib baseline record --reason WHY -- -k {CASE}" in answer.err
-    b = kept(tmp_path, "b", (CONV, 0.003, 2), case=make_case(id="other"))
-    assert "other has no baseline" in profile("--diff", "baseline", b).err
 
 
 @pytest.mark.parametrize(

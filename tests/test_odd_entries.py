@@ -75,7 +75,6 @@ READS_RUNS = (
 READS_BASELINES = (
     ("baseline", "show", "--hardware", "mi325x"),
     ("baseline", "quarantine", CASE_ID, "--lift", "--hardware", "mi325x"),
-    ("profile", CASE_ID, "--diff", "baseline", "good"),
 )
 
 

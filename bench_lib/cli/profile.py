@@ -14,10 +14,8 @@ import typer
 from bench_lib.cli.ending import complain
 from bench_lib.cli.options import refuse
 from bench_lib.cli.output import (
-    DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     DEFAULT_MATRIX,
-    BaselinesDir,
     HistoryDir,
     Json,
     Matrix,
@@ -55,7 +53,7 @@ def profile(
         tuple[str, str] | None,
         typer.Option(
             metavar="A B",
-            help="Compare two profiles: folders, kernels.json, traces, or 'baseline'.",
+            help="Compare two profiles: folders, kernels.json or traces.",
         ),
     ] = None,
     output: Annotated[
@@ -73,7 +71,6 @@ def profile(
     top: Annotated[int, typer.Option(min=1, help="Kernels to show.")] = 10,
     matrix: Matrix = DEFAULT_MATRIX,
     history: HistoryDir = DEFAULT_HISTORY,
-    baselines: BaselinesDir = DEFAULT_BASELINES,
     json: Json = False,
 ) -> None:
     """Profile a case, or say which kernels two profiles differ in.
@@ -87,12 +84,10 @@ def profile(
     with _ended_with_a_status():
         if diff is not None:
             refuse(words, _MEASURING_ONLY, "--diff measures nothing")
-            from bench_lib.backends import detect
             from bench_lib.cli.kernels import difference
             from bench_lib.profiling import store
 
-            key = detect()[0].key if store.BASELINE in diff else None
-            changes = store.compare(*diff, folder=baselines, case_id=case, key=key)
+            changes = store.compare(*diff)
             tell(difference(diff, changes, top), json=json)
         if case is None:
             raise UserError("which case? bench-lib profile CASE, or --diff A B")

@@ -1,7 +1,7 @@
 """Profiles as files: a case's kernels in one step, kept, found again and compared.
 
-``kernels.json`` lies in the folder of each profile.  It can be compared with another one, with a
-trace, and with a baseline.
+``kernels.json`` lies in the folder of each profile.  It can be compared with another one, and with
+a trace.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from bench_lib.environment import fingerprint
 from bench_lib.model import SCHEMA, Case, Environment, KernelTable, UserError
 from bench_lib.profiling import traces
 from bench_lib.profiling.kernels import Diff, diff, reason
-from bench_lib.storage import baselines
 
 FILE = "kernels.json"
 MOST_BYTES = 64 * 2**20
 """A ``kernels.json`` is no larger: a kernel takes about 200 bytes."""
-BASELINE = "baseline"
-"""Names the kernels of a case's baseline, in place of a file or folder."""
 
 
 class ProfileError(UserError):
@@ -75,8 +72,8 @@ def load(source: str) -> Profile:
         path = _in_folder(path)
     if not os.path.lexists(path):
         raise ProfileError(
-            f"there is no {path}; name a folder of bench-lib profile, a {FILE}, a trace (.json or "
-            f".json.gz), or {BASELINE!r}"
+            f"there is no {path}; name a folder of bench-lib profile, a {FILE} or a trace (.json "
+            "or .json.gz)"
         )
     if path.name.startswith("kernels") and path.suffix == ".json":
         return _decoded(path)
@@ -114,22 +111,9 @@ def _decoded(path: Path) -> Profile:
 # ---- two of them --------------------------------------------------------------------------------
 
 
-def compare(
-    before: str, after: str, *, folder: Path, case_id: str | None, key: str | None
-) -> ProfileComparison:
-    """Compare two sources as ``load`` takes them; either may be ``baseline``.
-
-    A baseline is looked for in ``folder``, of the case and the hardware that the other profile
-    says, or else of ``case_id`` and ``key``.  Raises UserError.
-    """
-    if before == after == BASELINE:
-        raise ProfileError("a baseline is no different from itself; name another profile")
-    known = {name: load(name) for name in (before, after) if name != BASELINE}
-    if BASELINE in (before, after):
-        other = next(iter(known.values()))
-        about = other.case.id if other.case else case_id
-        known[BASELINE] = _pinned(folder, about, other.hardware or key)
-    a, b = known[before], known[after]
+def compare(before: str, after: str) -> ProfileComparison:
+    """Compare two sources as ``load`` takes them; raises UserError."""
+    a, b = load(before), load(after)
     if _is_of_the_host(a) != _is_of_the_host(b):
         host, device = (before, after) if _is_of_the_host(a) else (after, before)
         raise ProfileError(
@@ -139,31 +123,6 @@ def compare(
         )
     found = diff(a.kernels, b.kernels)
     return ProfileComparison(a, b, found, reason(found), list(_remarks(a, b)))
-
-
-def _pinned(folder: Path, case_id: str | None, key: str | None) -> Profile:
-    """Return the kernels that a case's baseline has."""
-    if case_id is None or key is None:
-        raise ProfileError("whose baseline? name its case: bench-lib profile CASE --diff A B")
-    file = baselines.load(folder, key)
-    pinned = file.measured.get(case_id)
-    if pinned is None:
-        raise ProfileError(
-            f"{case_id} has no baseline in {file.path}; record one: {_record(case_id)}"
-        )
-    if pinned.kernels is None:
-        raise ProfileError(
-            f"the baseline of {case_id} in {file.path} was accepted without its kernels; record "
-            f"it again: {_record(case_id)}"
-        )
-    environment = None
-    if pinned.processes:
-        environment = file.environments.get(pinned.processes[-1].environment)
-    return Profile(pinned.kernels, None, key, environment, pinned.accepted.date)
-
-
-def _record(case_id: str) -> str:
-    return f"bench-lib baseline record --reason WHY -- -k {case_id}"
 
 
 def _is_of_the_host(profile: Profile) -> bool:
