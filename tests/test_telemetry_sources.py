@@ -440,7 +440,7 @@ def test_the_package_s_figures_are_in_our_units(tmp_path, install, capfd):
 
 
 @pytest.mark.parametrize(
-    ("flags", "reasons"), [(1 << 33, ["thermal"]), (True, []), ("N/A", []), (0, [])]
+    ("flags", "reasons"), [(1 << 33, ["thermal"]), (True, ["throttled"]), ("N/A", []), (0, [])]
 )
 def test_an_mi200_tells_reasons_by_its_flags(tmp_path, install, flags, reasons):
     install(FakeAmdSmi(gpu_metrics_info={"indep_throttle_status": flags}))

@@ -112,14 +112,15 @@ class _Gpu:
             busy = _listed(metrics.get("xcp_stats.gfx_busy_inst"))
             load = mean_busy(busy[part.number]) if part.number < len(busy) else None
         flags = metrics.get("indep_throttle_status")
-        reasons = {"throttle": sensors.reasons_in(told(flags))}
+        # The package makes a bool of an MI200's word of flags, which names no reason any more.
+        reasons = ["throttled"] if flags is True else sensors.reasons_in(told(flags))
         return {
             **paced(dies, part),
             "memory_clock_mhz": told(metrics.get("current_uclk")),
             "power_w": sensors.watts(metrics),
             "temperature_c": sensors.first(map(metrics.get, _HEATS)),
             "utilization": load,
-            **(sensors.counted(metrics, COUNTERS[1:], COUNTERS[0]) or reasons),
+            **(sensors.counted(metrics, COUNTERS[1:], COUNTERS[0]) or {"throttle": reasons}),
         }
 
     def processes(self, handle: object) -> dict[str, Any]:
