@@ -205,14 +205,6 @@ def test_ends_that_do_not_differ_end_the_search(bed):
     assert set(bed.made) == {0, LAST}
 
 
-def test_pairs_that_do_not_suffice_leave_the_search_undecided(bed):
-    hunt = searched(bed, 3)
-    look = hunt.search.look()
-    assert look.next is not None
-    assert 8 < look.high <= 12
-    assert hunt.pairs == 3
-
-
 @pytest.mark.parametrize("at", [0, LAST])
 @pytest.mark.parametrize("kind", ["faults", "unstartable", "unbuildable"])
 def test_an_end_that_cannot_be_measured_ends_the_search_with_its_reason(bed, at, kind):

@@ -170,26 +170,6 @@ def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over():
     ]
 
 
-@pytest.mark.parametrize("queued", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-def test_the_first_iterations_can_be_told_before_anything_is_measured(queued, training):
-    told: list[tuple[list[PrintedIteration], int]] = []
-    machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
-    watched = machine.watched(training=training)
-
-    def entered(phase: str) -> None:
-        if phase == "give way":
-            told.append((watched.warmup(), watched.steps))
-
-    watched.entered = entered
-    measured = machine.measure(watched)
-    [(shown, steps)] = told
-    assert [seen.seconds for seen in shown] == [8.0, 1 / 2, 1 / 4, 1 / 8]
-    assert [seen.loss for seen in shown] == ([0.0, 1.0, 2.0, 3.0] if training else [3.0] * 4)
-    assert steps == 1 + measured.warmup_iterations
-    assert measured.iteration_s == [1 / 8, 1 / 8]
-
-
 def test_an_inference_that_tells_no_loss_has_lines_without_one():
     machine = Machine()
     machine.has_loss = False

@@ -9,6 +9,7 @@ import typer
 
 from bench_lib.cli.options import share_of
 from bench_lib.cli.output import (
+    DEFAULT_HISTORY,
     DEFAULT_MATRIX,
     Json,
     Matrix,
@@ -16,7 +17,7 @@ from bench_lib.cli.output import (
     say,
     tell,
 )
-from bench_lib.cli.reading import near
+from bench_lib.cli.reading import case_of
 from bench_lib.formats import FINE_SHARE, SHARE, duration, seconds
 from bench_lib.model import Case, UserError
 from bench_lib.report.answer import Answer, Column, Table, columns
@@ -59,9 +60,8 @@ def selfcheck(
     share = share_of(tolerance, "--tolerance")
     device = backends.detect()[0]
     planted = _shares(effects)
-    network = _network(
-        matrix, case or (DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE)
-    )
+    usual = DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE
+    network = _network(case or usual, matrix)
     about_s = (processes + 1) * least_s([network], len(planted))
     say(
         f"{network.id} on {device.key}: {processes} fresh processes, each clean and with "
@@ -80,14 +80,8 @@ def selfcheck(
     tell(_answer(found, device.key), json=json)
 
 
-def _network(path: Path, case_id: str) -> Case:
-    from bench_lib.cases.matrix import cases_in
-
-    cases = cases_in(path)
-    if case_id not in cases:
-        some = near(case_id, cases) or sorted(cases)[:3]
-        raise UserError(f"{path} has no case {case_id!r}; it has {', '.join(some)} ...")
-    case = cases[case_id]
+def _network(case_id: str, matrix: Path) -> Case:
+    case = case_of(case_id, matrix, DEFAULT_HISTORY)
     if case.workload != "network" or case.launch.ranks > 1:
         raise UserError(
             f"{case_id} is not a network on one device, and delays are planted in those only"
