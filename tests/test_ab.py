@@ -16,7 +16,6 @@ from processes import HERE, ON_THE_CPU, TORCH_ALONE
 from standins.worker import Context, Contexts, Watch, gpus
 
 from bench_lib.cli import main
-from bench_lib.engine import looks
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.engine import opened
@@ -691,7 +690,7 @@ def test_kernels_that_cannot_be_looked_into_do_not_cost_the_answer(scripted, bed
     def unable(*_):
         raise LaunchError("no profiler")
 
-    monkeypatch.setattr("bench_lib.engine.looks.look_into", unable)
+    monkeypatch.setattr(HeldDevice, "profile", unable)
     bed.b.script = {"small-fp32": [SLOW]}
     status, _, err, _ = scripted("--pairs", "2", "--most-pairs", "3")
     assert status == 1
@@ -699,14 +698,14 @@ def test_kernels_that_cannot_be_looked_into_do_not_cost_the_answer(scripted, bed
 
 
 def test_kernels_of_a_dead_reference_are_said_to_be_its_own(scripted, bed, monkeypatch):
-    looked = looks.look_into
+    profile = HeldDevice.profile
 
-    def half_of_it(held, cases, *_, side=None):
+    def half_of_it(held, cases, side=None):
         if side == "A":
             raise LaunchError("it is gone")
-        return looked(held, cases)
+        return profile(held, cases)
 
-    monkeypatch.setattr("bench_lib.engine.looks.look_into", half_of_it)
+    monkeypatch.setattr(HeldDevice, "profile", half_of_it)
     bed.b.script = {"small-fp32": [SLOW]}
     status, out, _, _ = scripted("--pairs", "2", "--most-pairs", "3")
     assert status == 1

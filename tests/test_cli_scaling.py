@@ -63,7 +63,7 @@ def run(tmp_path, monkeypatch, capsys):
     """Return a function that runs the command in an empty folder, on workers with a script."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words, script=None, devices=(CPU,), per_rank=None, looked_into=None) -> Answer:
+    def run(*words, script=None, devices=(CPU,), per_rank=None) -> Answer:
         """Answer with steps of 10 ms and 4 images a rank, unless the script has others."""
         script = {**(script or {})}
 
@@ -91,8 +91,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(run_ranks))
         # Kernels of several ranks are looked into by real ones.
-        look_into = looked_into or (lambda _held, _cases: [])
-        monkeypatch.setattr("bench_lib.engine.looks.look_into", look_into)
+        monkeypatch.setattr("bench_lib.engine.device.HeldDevice.profile", lambda *_: [])
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)
         return ran(["scaling", *words], monkeypatch, capsys, Answer)
 

@@ -7,6 +7,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from builders import make_case, make_hardware, make_measurement, make_process, make_telemetry
@@ -17,9 +18,10 @@ from bench_lib.engine.device import MOST_LOST
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import OTHERS_MEAN, TelemetrySample
-from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import Fault, Launch, RankSample
+from bench_lib.profiling.profilers import UnprofiledError
 
 DEVICE = gpus(1)[0]
 STUCK = ("thermal",)
@@ -630,6 +632,22 @@ def test_a_case_that_cannot_be_looked_into_says_why_and_the_next_one_can(bench, 
     assert [line for line in workers.log if line.startswith("fork")] == [
         *("fork context-1", "fork context-2")
     ]
+
+
+@pytest.mark.parametrize(
+    "trouble", [None, CaseFault(Fault("died", "rank 1 left", "ranks")), UnprofiledError("no trace")]
+)
+def test_of_several_ranks_the_first_ones_kernels_are_looked_into(bench, monkeypatch, trouble):
+    def with_torch(_case, device, folder, _asked):
+        assert (device, folder.is_dir()) == (DEVICE, True)
+        if trouble is not None:
+            raise trouble
+        return SimpleNamespace(seen=[SimpleNamespace(kernels=KERNELS), None])
+
+    monkeypatch.setattr("bench_lib.engine.device.with_torch", with_torch)
+    alone, several = make_case(id="a"), make_case(id="b", launch=Launch(ranks=2))
+    found = {case.id: seen for case, seen in bench().profile([several, alone])}
+    assert found == {"a": KERNELS, "b": str(trouble or "") or KERNELS}
 
 
 def test_what_is_measured_when_a_run_is_interrupted_starts_no_more_workers(bench, workers):

@@ -15,18 +15,15 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_case, make_hardware
 from processes import LONG_S, ON_THE_CPU, all_gone, pids_in
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-from bench_lib.engine import looks
 from bench_lib.launch import profiled as module
-from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
+from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.profiled import run_profile
 from bench_lib.launch.wire import MEASURED, ProfileRequest
-from bench_lib.model import Case, Fault, Kernel, KernelTable, Launch
-from bench_lib.profiling.profilers import UnprofiledError
+from bench_lib.model import Case, Launch
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
@@ -313,74 +310,3 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchError, match="--output DIR"):
         run_profile(RELU, tmp_path / "file", ProfileRequest())
-
-
-# --- what a run looks into -----------------------------------------------------------------
-
-
-class Benched:
-    device = make_hardware()
-    holding = contextlib.nullcontext
-
-    def hold_for(self, case):
-        assert case.launch.ranks > 1
-
-    def close_ranks(self):
-        pass
-
-    def profile(self, cases, side=None):
-        for each in cases:
-            yield each, KernelTable("x", 5, [Kernel(each.id, 1, 1.0)])
-
-
-def test_of_several_ranks_the_first_ones_kernels_are_looked_into(monkeypatch):
-    table = KernelTable("torch.profiler", 5, [Kernel("gemm", 1, 1.0)])
-    asked = []
-
-    def with_torch(case, device, folder, _asked, **_others):
-        asked.append((case.id, device, folder.is_dir()))
-        return SimpleNamespace(seen=[SimpleNamespace(kernels=table), None])
-
-    monkeypatch.setattr(looks, "with_torch", with_torch)
-    alone, several = make_case(id="a"), make_case(id="b", launch=Launch(ranks=2))
-    found = list(looks.look_into(Benched(), [several, alone]))
-    assert [(case.id, seen.kernels[0].name) for case, seen in found] == [("a", "a"), ("b", "gemm")]
-    assert asked == [("b", Benched.device, True)]
-
-
-class Failing(Benched):
-    def __init__(self, **failures: list[str]) -> None:
-        self.failures = failures
-        self.looked: list[list[str]] = []
-
-    def profile(self, cases, side=None):
-        for each in self.looked.append([]) or cases:
-            self.looked[-1].append(each.id)
-            reasons = self.failures.get(each.id)
-            yield (each, reasons.pop(0)) if reasons else next(super().profile([each]))
-
-
-def test_a_look_that_fails_is_tried_once_more_in_another_context():
-    bench = Failing(a=["no memory in build: x"], c=["died in profile: x", "died in profile: y"])
-    cases = [make_case(id=id_) for id_ in "abc"]
-    found = {case.id: seen for case, seen in looks.look_into(bench, cases)}
-    assert bench.looked == [["a", "b", "c"], ["a", "c"]]
-    assert found["c"] == "died in profile: y"
-    assert all(isinstance(found[id_], KernelTable) for id_ in "ab")
-
-
-@pytest.mark.parametrize(
-    ("trouble", "words"),
-    [
-        (CaseFault(Fault("died", "rank 1 left", "ranks")), "died in ranks: rank 1 left"),
-        (CaseSkipped("one GPU, and two ranks"), "one GPU, and two ranks"),
-        (UnprofiledError("no trace"), "no trace"),
-    ],
-)
-def test_ranks_that_cannot_be_looked_into_say_why(monkeypatch, trouble, words):
-    def with_torch(*_given, **_others):
-        raise trouble
-
-    monkeypatch.setattr(looks, "with_torch", with_torch)
-    case = make_case(launch=Launch(ranks=2))
-    assert list(looks.look_into(Benched(), [case])) == [(case, words)]

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.engine import commands
@@ -30,8 +31,9 @@ from bench_lib.engine.telemetry import (
 from bench_lib.environment import fingerprint
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.files import cannot_write, is_full
+from bench_lib.launch.files import cannot_write, is_full, temporary_folder
 from bench_lib.launch.ranks import Ranks
+from bench_lib.launch.wire import ProfileRequest
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
     COUNTS,
@@ -49,7 +51,9 @@ from bench_lib.model import (
     Measurement,
     ProcessSummary,
     Telemetry,
+    UserError,
 )
+from bench_lib.profiling.profilers import with_torch
 from bench_lib.storage import facts, history
 from bench_lib.verdict import validity
 
@@ -232,16 +236,20 @@ class HeldDevice:
     def profile(
         self, cases: Iterable[Case], side: str | None = None
     ) -> Iterator[tuple[Case, KernelTable | str]]:
-        """Look into the steps of cases, all in one process, which measures nothing else.
+        """Look into the steps of cases, those of one rank in one process, which measures nothing.
 
         It is of the side in question unless another is named.  Gives each case with its kernels, or
-        why there are none; each is of one rank.
-        Raises LaunchError where workers cannot be started at all.
+        why there are none; of several ranks they are the first one's.  Raises LaunchError where
+        workers cannot be started at all, DeviceBusyError if somebody keeps a device of several
+        ranks.
         """
+        name = self._candidate if side is None else side
         process: WorkerProcess | None = None
         try:
             for case in cases:
-                name = self._candidate if side is None else side
+                if case.launch.ranks > 1:
+                    yield case, self._profiled_in_ranks(case)
+                    continue
                 process = process or self._sides[name].fork()
                 try:
                     yield case, process.profile(case)
@@ -253,6 +261,17 @@ class HeldDevice:
         finally:
             if process is not None:
                 process.close()
+
+    def _profiled_in_ranks(self, case: Case) -> KernelTable | str:
+        self.hold_for(case)
+        for processes in self._sides.values():
+            processes.close_ranks()  # a profile's ranks want their devices and their port
+        with temporary_folder() as folder:
+            try:
+                seen = with_torch(case, self.device, Path(folder), ProfileRequest(5)).seen
+            except (CaseFault, CaseSkipped, UserError) as error:
+                return str(error)
+        return seen[0].kernels
 
     def take_in(
         self,
@@ -650,11 +669,6 @@ class HeldDevice:
             self.leave_others()
             self._take(used)
             self._held_beside = used
-
-    def close_ranks(self) -> None:
-        """End all launches of ranks: a profile's ranks want their devices and their port."""
-        for processes in self._sides.values():
-            processes.close_ranks()
 
     def leave_others(self) -> None:
         """Let go of all devices but this one."""

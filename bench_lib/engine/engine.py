@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from bench_lib.engine import looks, processes
+from bench_lib.engine import processes
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.processes import CpuPart, Told
@@ -419,14 +419,14 @@ class Engine:
         self, held: HeldDevice, cases: Sequence[Case]
     ) -> Iterator[tuple[str, Case, KernelTable | str]]:
         """Look into the kernels of cases, and the reference's of those that are slower than it."""
-        for case, found in looks.look_into(held, cases):
+        for case, found in held.profile(cases):
             yield self.settings.candidate, case, found
         name = self.settings.reference
         if name is None:
             return
         slower = [case for case in cases if self.suite.slower_in_turns(case.id)]
         try:
-            for case, found in looks.look_into(held, slower, side=name):
+            for case, found in held.profile(slower, name):
                 yield name, case, found
         except LaunchError as error:
             for case in slower:
