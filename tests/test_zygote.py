@@ -187,7 +187,6 @@ def processes(tmp_path, state):
         ranks_for=lambda _case: Ranks(LaunchCommand("none", (), 2)),
         give_way=list,
         most_lost=0,
-        say=print,
     )
     with contextlib.closing(made):
         yield made
