@@ -95,14 +95,6 @@ def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
     assert contrast.family == "eager"
 
 
-def test_a_run_on_some_lines_alone_is_refused_in_one_sentence(judge):
-    lines = timings("m", 0.05)
-    answer = judge([lines[0][:-1] + ', "run": "n1"}', *lines[1:]])
-    words = "m: ERROR: line 2: no run, which others have; say it on all lines or on none"
-    assert (answer.status, answer.err) == (2, "")
-    assert words in answer.out
-
-
 # ---- verdicts ---------------------------------------------------------------------------
 
 
@@ -165,11 +157,6 @@ def test_a_case_too_noisy_to_tell_is_not_a_failure(judge):
     assert (answer.status, answer.err) == (0, "")
     assert answer.out.splitlines()[1].split()[:2] == ["a", "NOISY"]
     assert "a: NOISY: " in answer.out
-
-
-def test_one_candidate_process_that_is_slower_is_suspect(judge):
-    answer = judge(timings("a", 0.05, processes=1), "--json")
-    assert (answer.status, answer.statuses) == (0, {"a": "SUSPECT"})
 
 
 # ---- the tolerance ----------------------------------------------------------------------
