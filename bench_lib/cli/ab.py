@@ -126,7 +126,7 @@ def ab(
     prefix_b: Annotated[str | None, _prefix("B")] = None,
     chosen: ChosenCases,
     pairs: Annotated[
-        int, typer.Option(min=2, help="Pairs of fresh contexts that every case is measured in.")
+        int, typer.Option(min=2, help="Pairs of fresh processes that every case is measured in.")
     ] = PAIRS,
     most_pairs: Annotated[
         int | None,
