@@ -27,18 +27,19 @@ _POST = "--json and a workflow step that posts (docs/ci.md)"
 _IMAGES = "compare two images with --prefix-a and --prefix-b of bench-lib ab"
 _FETCH = "python -c \"import torchvision.datasets as d; d.CIFAR100('DIR', download=True)\""
 _ADD = "declare the case in the matrix; pytest judges it (docs/adding-a-case.md)"
+_JUDGING = ("--judge", "--baselines", "--matrix", "--reference")
 OPTIONS: dict[tuple[str, str], str] = {
+    **{
+        (command, option): _ADD
+        for command in ("collectives", "exercise", "ops", "scaling", "train")
+        for option in _JUDGING
+    },
     ("history query", "--limit"): "--csv prints all rows; SQL has LIMIT",
     ("adopt", "--output"): "its cases are in perf_tests; move them by hand",
     ("baseline quarantine", "--history"): "leave it out: any case can be in quarantine",
     ("baseline show", "--case"): "--json, and any reader of JSON",
-    ("collectives", "--judge"): _ADD,
     ("exercise", "--image-size"): "image_size in the matrix",
-    ("exercise", "--judge"): _ADD,
     ("exercise", "--memory-format"): "memory_format in the matrix",
-    ("ops", "--judge"): _ADD,
-    ("scaling", "--judge"): _ADD,
-    ("train", "--judge"): _ADD,
     ("train", "--memory-format"): "memory_format in the matrix",
     ("train", "--mode"): "compile_mode in the matrix",
     ("train", "--torch-profile"): "bench-lib profile CASE, by the case's id",

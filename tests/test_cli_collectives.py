@@ -152,7 +152,7 @@ def test_a_fault_of_one_size_leaves_the_others(run):
         ("-b 8x", "--minbytes: bytes is '8x'; write a number of bytes, or 64K"),
         ("-b 2M -e 1M", "--minbytes 2097152 is above --maxbytes 1048576"),
         ("-f 1", "--stepfactor is 1; it has to be a whole number of 2 or more"),
-        ("-b 1 -e 3", "--maxbytes: 2 bytes of float leave 4 ranks nothing"),
+        ("-b 1 -e 3", "2 bytes of float, the largest size of these, leave 4 ranks nothing"),
         ("-g 1", "--ranks is 1; a collective is of 2 to 1024"),
         ("-g 5", "--ranks is 5, and there are 4 GPUs"),
     ],

@@ -230,6 +230,7 @@ def test_variables_of_another_launch_are_left_out() -> None:
         "TORCHELASTIC_RUN_ID": "x",
         "OMPI_COMM_WORLD_SIZE": "2",
         "OMPI_MCA_ess_base_jobid": "1",
+        "OMPI_UNIVERSE_SIZE": "2",  # or mpirun would refuse a recursive call
         "PMI_FD": "8",
         "PMIX_RANK": "0",
     }

@@ -353,6 +353,8 @@ def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], LaunchComm
     assert fault.message == (
         "stand-in left with exit status 0; no result from rank 0, 1, and none began"
     )
+    fault = fault_of(launcher("echo no; echo no slots; exit 1"))
+    assert fault.message.endswith(", and none began; its last words: no slots")
 
 
 def test_a_rank_that_died_is_named_with_its_output_and_the_launchers(

@@ -94,7 +94,8 @@ def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
     found = [rounded(op, size, dtype, ranks) for size in asked]
     kept = list(dict.fromkeys(size for size in found if size))
     if not kept:
-        raise UserError(f"--maxbytes: {asked[-1]} bytes of {dtype} leave {ranks} ranks nothing")
+        most = f"{asked[-1]} bytes of {dtype}, the largest size of these"
+        raise UserError(f"{most}, leave {ranks} ranks nothing; raise --minbytes or --maxbytes")
     if kept != asked:
         what = f"16 bytes for each of {ranks} ranks" if op in SPLIT else f"elements of {dtype}"
         fewer = f"; {len(asked)} became {len(kept)}" if len(kept) < len(asked) else ""

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 BY_PURPOSE = {
     "Run and judge (pytest perf_tests runs the suite)": {
         "ab": "Two environments, measured in turns: is B slower than A?",
-        "compare": "Two runs that are finished, case by case; nothing is judged.",
+        "compare": "A finished run, judged by another one or by the baseline.",
         "judge": "Another tool's timings.",
         "selfcheck": "Plant known delays, and see which are found on this machine.",
     },

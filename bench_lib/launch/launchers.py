@@ -267,7 +267,7 @@ ALL = (
     Launcher(
         *("mpirun", _mpirun, "OMPI_COMM_WORLD_RANK"),
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
-        own=r"(PMI|PMIX)_\w+|OMPI_COMM_WORLD_\w+|OMPI_MCA_(ess|orte|pmix)_\w+",
+        own=r"(PMI|PMIX)_\w+|OMPI_(COMM_WORLD|UNIVERSE)_\w+|OMPI_MCA_(ess|orte|pmix)_\w+",
     ),
     Launcher("srun", _srun, STEP, "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
 )

@@ -440,6 +440,8 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
     never = [each.rank for each in ranks if each.outcome is None and not each.phases]
     if len(never) == len(ranks):
         words += ", and none began"
+        last = ending.output.strip().rpartition("\n")[2]
+        words += f"; its last words: {last}" if last else ""
     elif never and ending.command.hosts != 1:
         words += (
             f"; of rank {', '.join(map(str, never))} there is no file here: the hosts have to "
