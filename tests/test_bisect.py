@@ -455,7 +455,14 @@ def make(setting):
     return lambda: time.sleep({seconds})
 """
 CPU = make_hardware(
-    vendor="cpu", name="cpu", key="cpu-here", arch=None, uuid=None, bdf=None, memory_bytes=None
+    vendor="cpu",
+    name="cpu",
+    key="cpu-here",
+    arch=None,
+    uuid=None,
+    bdf=None,
+    memory_bytes=None,
+    compute_units=None,  # or the tests beside this one would make its measurements INVALID
 )
 
 
