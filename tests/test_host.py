@@ -12,10 +12,19 @@ from bench_lib.worker import host
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def process(proc: Path, pid: int, parent: int, *, user: int = 0, system: int = 0, kb: int = 0):
+def process(
+    proc: Path,
+    pid: int,
+    parent: int,
+    *,
+    user: int = 0,
+    system: int = 0,
+    ended: int = 0,
+    kb: int = 0,
+):
     folder = proc / str(pid)
     folder.mkdir(parents=True)
-    fields = ["R", str(parent), *["0"] * 9, str(user), str(system), *["0"] * 30]
+    fields = ["R", str(parent), *["0"] * 9, str(user), str(system), str(ended), *["0"] * 29]
     (folder / "stat").write_text(f"{pid} (a) 1 (b) {' '.join(fields)}\n")
     (folder / "status").write_text(f"Name:\ta\nVmPeak:\t99 kB\nVmHWM:\t  {kb} kB\n")
 
@@ -28,6 +37,11 @@ def proc(tmp_path: Path) -> Path:
     process(tmp_path, 40, 1, user=50 * TICKS, kb=5000)
     (tmp_path / "meminfo").write_text("")
     return tmp_path
+
+
+def test_a_child_that_ended_counts_for_who_waited_for_it(tmp_path: Path) -> None:
+    process(tmp_path, 10, 1, user=TICKS, ended=2 * TICKS)
+    assert host.cpu_s(tmp_path, 10) == 3.0
 
 
 def test_a_family_is_a_process_and_all_that_descend_from_it(proc: Path) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROC = Path("/proc")
-_STARTED_BY, _USER, _SYSTEM = 1, 11, 12
-"""Places in ``stat`` after the process's name: proc(5) counts them 4, 14 and 15."""
+_STARTED_BY, _USER, _OF_ENDED = 1, 11, 14
+"""Places in ``stat`` after the process's name: proc(5) counts them 4, 14 and 17."""
 
 
 def family(proc: Path = PROC, first: int | None = None) -> list[int]:
@@ -47,11 +47,11 @@ def cpu_s(
     """Return the CPU time that the family has used; None if unknown.
 
     ``of`` names its members if they are known: to find them takes a look at every process of the
-    machine.  Processes that ended are left out, so a difference of two readings is of those that
-    live on.
+    machine.  A process that ended counts for the member that waited for its end, such as the
+    client that a step runs.
     """
     found = [_stat(proc / str(pid)) for pid in (family(proc, first) if of is None else of)]
-    ticks = [int(fields[_USER]) + int(fields[_SYSTEM]) for fields in found if fields]
+    ticks = [sum(map(int, fields[_USER : _OF_ENDED + 1])) for fields in found if fields]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
