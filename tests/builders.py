@@ -88,6 +88,20 @@ def make_hardware(**fields: Any) -> Hardware:
     )
 
 
+def make_hardware_cpu() -> Hardware:
+    """Return this machine as one without GPUs."""
+    return make_hardware(
+        vendor="cpu",
+        name="cpu",
+        key="cpu-here",
+        arch=None,
+        uuid=None,
+        bdf=None,
+        memory_bytes=None,
+        compute_units=None,  # so that nobody says how busy the other workers keep them
+    )
+
+
 def device_of(hardware: Hardware) -> Device:
     """Return what a context says of this device."""
     return Device(

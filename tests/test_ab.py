@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_attempt, make_case, make_hardware
+from builders import make_attempt, make_case, make_hardware_cpu
 from documents import document_in
 from processes import HERE, ON_THE_CPU, TORCH_ALONE
 from standins.worker import Context, Contexts, Watch, gpus
@@ -750,17 +750,3 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
         assert (run.problems, run.finished) == ([], True)
         assert [a.process for a in run.records["small-fp32"].attempts if a.accepted] == [0, 1]
     assert list(tmp_path.glob("bench-lib-?*/zygote.log")) == []
-
-
-def make_hardware_cpu():
-    """Return this machine as one without GPUs."""
-    return make_hardware(
-        vendor="cpu",
-        name="cpu",
-        key="cpu-here",
-        arch=None,
-        uuid=None,
-        bdf=None,
-        memory_bytes=None,
-        compute_units=None,  # so that nobody says how busy the other workers keep them
-    )

@@ -17,7 +17,7 @@ from builders import (
     make_attempt,
     make_case,
     make_environment,
-    make_hardware,
+    make_hardware_cpu,
     make_measurement,
     make_record,
     make_verdict,
@@ -454,16 +454,6 @@ import time
 def make(setting):
     return lambda: time.sleep({seconds})
 """
-CPU = make_hardware(
-    vendor="cpu",
-    name="cpu",
-    key="cpu-here",
-    arch=None,
-    uuid=None,
-    bdf=None,
-    memory_bytes=None,
-    compute_units=None,  # or the tests beside this one would make its measurements INVALID
-)
 
 
 def test_a_commit_of_a_repository_is_found_by_real_workers(tmp_path, monkeypatch, capsys):
@@ -476,7 +466,7 @@ def test_a_commit_of_a_repository_is_found_by_real_workers(tmp_path, monkeypatch
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("bench_lib.backends.detect", lambda: [CPU])
+    monkeypatch.setattr("bench_lib.backends.detect", lambda: [make_hardware_cpu()])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     words = ["bisect", "x", "--good", "main~1", "--bad", "main", "--matrix", "matrix.toml"]
     status, out, err = ran(words, monkeypatch, capsys)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import make_case, make_measurement
+from builders import make_case, make_hardware_cpu, make_measurement
 from processes import ON_THE_CPU, TORCH_ALONE, fresh_context
 
 from bench_lib.engine import commands
@@ -265,8 +265,6 @@ params = {params}
 def test_two_environments_of_a_server_are_compared_in_turns(
     words, nap_s, statuses, monkeypatch, capsys
 ):
-    from test_ab import make_hardware_cpu
-
     from bench_lib import backends
     from bench_lib.cli import main
 

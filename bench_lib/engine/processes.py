@@ -59,8 +59,8 @@ CpuPart = tuple[int, int]
 def on_part_of_cpus(part: CpuPart) -> Iterator[None]:
     """Have what starts here keep to a part of the CPUs, of whole cores.
 
-    Otherwise the compiler's processes for one device take the CPUs from the process that issues
-    another device's work: unchanged cases were up to 3.5% slower (2 x H100, 2026-11-27).
+    On all CPUs, unchanged cases of one device looked up to 3.5% slower after one pair while another
+    device's were compiled (2 x H100, 2026-11-27).  What the parts buy is not measured in turns yet.
     """
     (number, of), ours = part, os.sched_getaffinity(0)
     cpus = sorted(ours, key=lambda cpu: (_first_of_core(cpu), cpu))
