@@ -141,7 +141,6 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
         (["SELECT * FROM nights"], "unknown table 'nights'; did you mean points?"),
         (["SELECT * FROM x"], "unknown table 'x'; there is points, runs, environments"),
         (["SELECT * FROM results"], "unknown table 'results'; did you mean runs?"),
-        (["--schema"], "--schema was removed in 0.3: docs/history.md"),
         (["SELECT 1", "--json", "--csv"], "--json and --csv exclude each other; name one"),
         (
             ["SELECT 1", "--history", "s3://x/runs"],

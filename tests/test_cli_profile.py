@@ -195,7 +195,6 @@ def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path):
         ((), "which case?"),
         ((CASE, "--steps", "0"), "at least 1"),
         ((CASE, "--tool", "nvprof"), "there is torch, rocm, rocprofv3"),
-        ((CASE, "--counters"), "rocprof-compute profile"),
         ((CASE, "--tool", "rocprof-compute"), "there is torch, rocm"),
         (("--diff", "a", "b", "--output", "c"), "--output: --diff measures nothing"),
         (("--diff", "a", "b"), "there is no a"),

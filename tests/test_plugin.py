@@ -35,7 +35,6 @@ from standins import worker as scripted
 from standins.worker import KERNELS
 
 import bench_lib.backends
-from bench_lib import removed
 from bench_lib.engine import device, engine
 from bench_lib.model import (
     Case,
@@ -415,15 +414,6 @@ def test_a_tier_without_a_case_names_those_that_have_some(suite):
     result.stdout.fnmatch_lines(
         ["no case of tier nightly in perf_tests/matrix.toml; it has smoke, gate: --perf-tier *"]
     )
-
-
-def test_an_option_that_is_gone_is_refused_with_what_to_use(suite, monkeypatch):
-    monkeypatch.setitem(removed.OPTIONS, ("pytest", "--perf-old"), "--perf-new")
-    run = suite()
-    for words in (("--perf-old=1",), ("--perf-old", "1")):
-        result = run(*words)
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["ERROR: --perf-old was removed in 0.3: --perf-new"])
 
 
 def test_the_tier_fits_the_machine_and_can_be_chosen(suite):

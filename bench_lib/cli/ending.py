@@ -71,23 +71,19 @@ def _status(program: Any) -> int:
 
 
 def _misused(error: Any) -> int:
-    """Say what of the command line cannot be understood, and what to use instead or to read."""
+    """Say what of the command line cannot be understood, and where to read on."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return WRONG
-    from bench_lib import removed
-
-    words = removed.replacement(sys.argv[1:])
-    if words is None:
-        option, parameter = getattr(error, "param_hint", None), getattr(error, "param", None)
-        if option is None and parameter is not None:
-            option = " / ".join(parameter.opts)
-        named = option is not None and error.message
-        words = f"{option}: {error.message}" if named else error.format_message()
-        words = " ".join(words.split()).removesuffix(".")
-        if "; " not in words:  # or it says already what to do
-            context = getattr(error, "ctx", None)
-            words += f"; see {context.command_path if context else 'bench-lib'} --help"
+    option, parameter = getattr(error, "param_hint", None), getattr(error, "param", None)
+    if option is None and parameter is not None:
+        option = " / ".join(parameter.opts)
+    named = option is not None and error.message
+    words = f"{option}: {error.message}" if named else error.format_message()
+    words = " ".join(words.split()).removesuffix(".")
+    if "; " not in words:  # or it says already what to do
+        context = getattr(error, "ctx", None)
+        words += f"; see {context.command_path if context else 'bench-lib'} --help"
     complain(words)
     return WRONG
 

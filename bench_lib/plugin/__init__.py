@@ -41,16 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
         load(config)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(args: list[str]) -> None:
-    """Name what to use instead of an option that was removed, before pytest calls it unknown."""
-    if any(word.startswith("--perf-") for word in args):
-        from bench_lib import removed  # noqa: PLC0415 - what a run without our options does not pay
-
-        if instead := removed.replacement(["pytest", *args]):
-            raise pytest.UsageError(instead)
-
-
 def load(config: pytest.Config) -> None:
     """Import and register the rest, the first time."""
     from bench_lib.plugin import hooks  # noqa: PLC0415 - what a run without our tests does not pay
