@@ -622,7 +622,6 @@ class Telemetry:
     """Mean, 0 to 1."""
     clock_mhz: float | None = None
     """Median compute clock; with several dies, that of the slowest."""
-    clock_min_mhz: float | None = None
     clock_max_mhz: float | None = None
     memory_clock_mhz: float | None = None
     """Median."""
@@ -636,16 +635,12 @@ class Telemetry:
     """Why the device was held back, at any time."""
     throttled: dict[str, float] = field(default_factory=dict)
     """Share of the stretch, 0 to 1, by reason; unknown reasons are left out."""
-    counters: dict[str, float] = field(default_factory=dict)
-    """By how much the device's own counters of these reasons grew, in the source's units."""
     foreign_processes: list[int] = field(default_factory=list)
     """Processes that had the device open and are not ours."""
     idle_processes: list[int] = field(default_factory=list)
     """Those of them that surely ran nothing on it meanwhile."""
     foreign_names: dict[str, str] = field(default_factory=dict)
     """Their descriptions by pid, if known: ``python3, 512 MiB``."""
-    dies_mhz: dict[str, float] = field(default_factory=dict)
-    """Median compute clock of each die, by its name, where the device has several."""
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,6 @@ def make_telemetry(**fields: Any) -> Telemetry:
             samples=10,
             utilization=0.99,
             clock_mhz=2100.0,
-            clock_min_mhz=2090.0,
             power_w=600.0,
             temperature_c=60.0,
         ),

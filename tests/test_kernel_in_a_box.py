@@ -215,12 +215,10 @@ def test_thermal_throttling_is_seen_where_the_package_has_lost_the_flags(tmp_pat
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_slow_die_sets_the_clock_and_is_named(tmp_path, revision):
+def test_a_slow_die_sets_the_clock(tmp_path, revision):
     card = {"quirks": ("slow die",), "revision": revision}
     site, devices = laid_out(tmp_path, mi300x(card=card))
-    seen = watched(at_work(site), devices[0])
-    assert seen.clock_mhz == 1260
-    assert min(seen.dies_mhz, key=seen.dies_mhz.__getitem__) == "XCD 5"
+    assert watched(at_work(site), devices[0]).clock_mhz == 1260
 
 
 def test_a_slow_die_is_one_partition_s_alone(tmp_path):

@@ -73,7 +73,6 @@ def at_rest(**changes: Any) -> list[TelemetrySample]:
         ({"throttle": ("thermal",)}, {"thermal": 40.0}),
         ({"counters": lambda n: {"thermal": 7 + 50.0 * n}}, {"thermal": 40.0}),
         ({"counters": lambda n: {"thermal": 7 + 5.0 * n}}, {}),
-        ({"counters": lambda n: {"low utilization": 50.0 * n}}, {}),
         ({"throttle": lambda n: ("thermal",) if n < 9 else ()}, {}),
         ({"throttle": ("thermal",), "temperature_c": 61.0}, {}),
         ({"throttle": ("thermal",), "temperature_c": None}, {}),
@@ -93,8 +92,7 @@ def test_the_clock_of_several_dies_is_that_of_the_slowest():
         )
         for n, dies in enumerate(looks)
     ]
-    seen = summarise(samples, 0, 2)
-    assert (seen.clock_mhz, seen.dies_mhz) == (1260, {"XCD 0": 1300, "XCD 1": 1290, "XCD 2": 1260})
+    assert summarise(samples, 0, 2).clock_mhz == 1260
 
 
 def test_every_figure_inside_the_window_is_summed_up_in_its_own_way():
@@ -123,7 +121,6 @@ def test_every_figure_inside_the_window_is_summed_up_in_its_own_way():
         samples=3,
         utilization=0.75,
         clock_mhz=2000,
-        clock_min_mhz=1000,
         clock_max_mhz=2100,
         memory_clock_mhz=1200,
         power_w=500,
@@ -141,11 +138,9 @@ def counting(*looks: tuple[float, float | None, dict[str, float]]) -> list[Telem
     return [TelemetrySample(t=t, ticks=ticks, counters=counters) for t, ticks, counters in looks]
 
 
-def held_back(
-    samples: list[TelemetrySample],
-) -> tuple[list[str], dict[str, float], dict[str, float]]:
+def held_back(samples: list[TelemetrySample]) -> tuple[list[str], dict[str, float]]:
     found = summarise(samples, 1.0, 2.0)
-    return found.throttle, found.throttled, found.counters
+    return found.throttle, found.throttled
 
 
 def test_a_share_is_what_a_counter_grew_of_what_its_clock_did():
@@ -155,25 +150,23 @@ def test_a_share_is_what_a_counter_grew_of_what_its_clock_did():
         (1.5, 150, {"power cap": 45, "thermal": 7}),
         (2.0, 200, {"power cap": 50, "thermal": 7}),
     )
-    assert held_back(samples) == (["power cap"], {"power cap": 0.1}, {"power cap": 10})
-    samples = counting((1.0, 0, {"low utilization": 0}), (1.5, 100, {"low utilization": 90}))
-    assert held_back(samples) == ([], {}, {"low utilization": 90}), "a device at rest is not"
+    assert held_back(samples) == (["power cap"], {"power cap": 0.1})
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "grown"),
-    [(0.5, 2.5, 30), (0.3, 2.5, 20), (0.5, 2.7, 10), (0.3, 2.7, 0)],
+    ("before", "after", "share"),
+    [(0.5, 2.5, 0.15), (0.3, 2.5, 0.2), (0.5, 2.7, 0.1), (0.3, 2.7, None)],
 )
-def test_a_count_far_outside_the_stretch_is_not_held_against_it(before, after, grown):
+def test_a_count_far_outside_the_stretch_is_not_held_against_it(before, after, share):
     samples = counting(
         (before, 0, {"thermal": 0}), (1.5, 100, {"thermal": 10}), (after, 200, {"thermal": 30})
     )
-    assert held_back(samples)[2] == ({"thermal": grown} if grown else {})
+    assert held_back(samples)[1] == ({} if share is None else {"thermal": share})
 
 
 def test_events_without_a_clock_are_a_reason_without_a_share():
     samples = counting((0.9, None, {"thermal": 3}), (1.5, None, {"thermal": 5}))
-    assert held_back(samples) == (["thermal"], {}, {"thermal": 2})
+    assert held_back(samples) == (["thermal"], {})
 
 
 @pytest.mark.parametrize(
@@ -194,7 +187,7 @@ def test_events_without_a_clock_are_a_reason_without_a_share():
     ],
 )
 def test_counters_that_went_back_vanished_or_changed_tell_nothing(samples):
-    assert held_back(samples) == ([], {}, {})
+    assert held_back(samples) == ([], {})
 
 
 def test_a_counter_knows_a_share_better_than_flags_do():
@@ -206,7 +199,7 @@ def test_a_counter_knows_a_share_better_than_flags_do():
             t=1.5, ticks=100, counters={"power cap": 10, "thermal": 4}, throttle=("thermal",)
         ),
     ]
-    assert held_back(samples)[:2] == (["power cap", "thermal"], {"power cap": 0.1, "thermal": 0.0})
+    assert held_back(samples) == (["power cap", "thermal"], {"power cap": 0.1, "thermal": 0.0})
 
 
 @pytest.mark.parametrize(
@@ -215,7 +208,7 @@ def test_a_counter_knows_a_share_better_than_flags_do():
 def test_flags_tell_how_long_a_reason_held_at_least(flagged, looks, share):
     reasons = [("thermal", "thermal")] * flagged + [()] * (looks - flagged)
     samples = [TelemetrySample(t=1 + n / 10, throttle=reason) for n, reason in enumerate(reasons)]
-    assert held_back(samples) == (["thermal"], {"thermal": share}, {})
+    assert held_back(samples) == (["thermal"], {"thermal": share})
 
 
 # --- foreign processes -------------------------------------------------------------------

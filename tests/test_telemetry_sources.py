@@ -44,21 +44,12 @@ class NVMLError(Exception):
 
 
 def fake_nvml(**changes: Any) -> SimpleNamespace:
-    violations = {0: 30_000_000, 1: 4_000_000}
-
-    def violation(_handle: object, policy: int) -> SimpleNamespace:
-        if policy not in violations:
-            refuse()
-        return SimpleNamespace(violationTime=violations[policy], referenceTime=90_000)
-
     working = {
         "NVMLError": NVMLError,
         "NVML_CLOCK_SM": 1,
         "NVML_CLOCK_MEM": 2,
         "NVML_TEMPERATURE_GPU": 0,
-        "NVML_PERF_POLICY_POWER": 0,
         "NVML_PERF_POLICY_THERMAL": 1,
-        "NVML_PERF_POLICY_RELIABILITY": 5,
         "nvmlInit": lambda: None,
         "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
         "nvmlDeviceGetHandleByPciBusId": lambda bdf: bdf,
@@ -67,7 +58,9 @@ def fake_nvml(**changes: Any) -> SimpleNamespace:
         "nvmlDeviceGetClockInfo": lambda _, kind: {1: 1755, 2: 3190}[kind],
         "nvmlDeviceGetTemperature": lambda _, kind: {0: 66}[kind],
         "nvmlDeviceGetCurrentClocksEventReasons": lambda _: 0x44,
-        "nvmlDeviceGetViolationStatus": violation,
+        "nvmlDeviceGetViolationStatus": lambda _, policy: {
+            1: SimpleNamespace(violationTime=4_000_000, referenceTime=90_000)
+        }[policy],
         "nvmlDeviceGetProcessUtilization": lambda _, since: [
             SimpleNamespace(pid=99999997, smUtil=40, timeStamp=since + 5),
             SimpleNamespace(pid=99999998, smUtil=0, timeStamp=since + 9),
@@ -94,7 +87,7 @@ def test_nvml_s_figures_are_in_our_units():
         "temperature_c": 66,
         "utilization": 0.98,
         "throttle": ["power cap", "thermal, by hardware"],
-        "counters": {"power cap": 30_000_000, "thermal": 4_000_000},
+        "counters": {"thermal": 4_000_000},
         "ticks": 90_000_000,
         "pids": [99999997, 99999998],
         "names": {99999997: "unknown, 300 MiB", 99999998: "unknown"},
@@ -154,17 +147,11 @@ def test_figures_that_nvml_refuses_are_none_one_by_one():
     assert "pids" not in found
 
 
-def test_an_nvml_that_refuses_the_counters_is_not_asked_again():
-    asked = []
-
-    def count(_handle: object, policy: int) -> None:
-        asked.append(policy)
-        refuse()
-
-    source = nvml.source(NVIDIA, fake_nvml(nvmlDeviceGetViolationStatus=count))
+def test_an_nvml_that_refuses_the_counter_tells_the_rest():
+    source = nvml.source(NVIDIA, fake_nvml(nvmlDeviceGetViolationStatus=refuse))
     found = source.look(with_pids=True)
-    assert (found["counters"], found["ticks"]) == ({}, None)
-    assert asked == [0, 1, 5]
+    assert found["clock_mhz"] == 1755
+    assert "counters" not in found
 
 
 # --- AMD: the kernel's files -------------------------------------------------------------

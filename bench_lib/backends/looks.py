@@ -20,8 +20,6 @@ Those take milliseconds, and locks of the driver that launches need."""
 
 FIGURES = ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "utilization")
 
-LOW_UTILIZATION = "low utilization"
-"""Counted at rest as well: how a device is, and no reason why it is held back."""
 BY_NATURE = frozenset(
     {
         "power cap",

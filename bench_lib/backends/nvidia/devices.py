@@ -16,7 +16,7 @@ from typing import Any
 
 from bench_lib.backends import catalogue, tool
 from bench_lib.backends.backend import named, word_for
-from bench_lib.backends.looks import LOW_UTILIZATION, Source, described, kin
+from bench_lib.backends.looks import Source, described, kin
 from bench_lib.backends.sysfs import warn_once
 from bench_lib.backends.tool import ToolError
 from bench_lib.model import Hardware
@@ -197,16 +197,6 @@ REASONS = {
 }
 """Clocks-event reasons (nvml.h) that slow a device; idle and application clocks do not count."""
 
-POLICIES = {
-    "NVML_PERF_POLICY_POWER": "power cap",
-    "NVML_PERF_POLICY_THERMAL": "thermal",
-    "NVML_PERF_POLICY_SYNC_BOOST": "sync boost",
-    "NVML_PERF_POLICY_BOARD_LIMIT": "board limit",
-    "NVML_PERF_POLICY_LOW_UTILIZATION": LOW_UTILIZATION,
-    "NVML_PERF_POLICY_RELIABILITY": "reliability",
-}
-"""The reasons whose time NVML counts; a driver may refuse each."""
-
 NOT_FOUND = 6
 """NVML_ERROR_NOT_FOUND (nvml.h): no process has run anything."""
 
@@ -227,12 +217,6 @@ def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
             return getattr(nvml, function)(handle, *arguments)
         except (nvml.NVMLError, AttributeError):
             return None
-
-    def violation(policy: str) -> Any:
-        number = getattr(nvml, policy, None)
-        return None if number is None else ask("nvmlDeviceGetViolationStatus", number)
-
-    counted = {policy: name for policy, name in POLICIES.items() if violation(policy) is not None}
 
     asked_us = 0
 
@@ -255,14 +239,13 @@ def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
         return seen
 
     def counters() -> dict[str, Any]:
-        # On an H200 each of these calls took 0.9 ms, sixty times as long as a clock's.
-        times = {name: violation(policy) for policy, name in counted.items()}
-        told = {name: time for name, time in times.items() if time is not None}
-        return {
-            "counters": {name: time.violationTime for name, time in told.items()},
-            # nvmlViolationTime_t: violationTime in nanoseconds, referenceTime in microseconds
-            "ticks": next((time.referenceTime * 1000 for time in told.values()), None),
-        }
+        # Of all reasons whose time NVML counts, heat alone spoils a measurement.  On an H200 the
+        # call took 0.9 ms, sixty times as long as a clock's.
+        time = ask("nvmlDeviceGetViolationStatus", nvml.NVML_PERF_POLICY_THERMAL)
+        if time is None:
+            return {}
+        # nvmlViolationTime_t: violationTime in nanoseconds, referenceTime in microseconds
+        return {"counters": {"thermal": time.violationTime}, "ticks": time.referenceTime * 1000}
 
     def processes() -> dict[str, Any]:
         running = ask("nvmlDeviceGetComputeRunningProcesses")

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench_lib.backends.looks import LOW_UTILIZATION
 from bench_lib.model import Telemetry
 
 
@@ -129,12 +128,11 @@ def summarise(
     if not inside:
         return None
     clocks = [s.clock_mhz for s in inside if s.clock_mhz is not None]
-    dies = _dies(inside)
     memory_clocks = [s.memory_clock_mhz for s in inside if s.memory_clock_mhz is not None]
     heats = [s.temperature_c for s in inside if s.temperature_c is not None]
     grown, shares = _growth(samples, begin, end)
     flagged = Counter(reason for s in inside for reason in dict.fromkeys(s.throttle))
-    reasons = list(dict.fromkeys([*flagged, *(r for r in grown if r != LOW_UTILIZATION)]))
+    reasons = list(dict.fromkeys([*flagged, *grown]))
     seen = {r: 1.0 if n == len(inside) else (n - 1) / len(inside) for r, n in flagged.items()}
     foreign, names = _foreign(samples, begin, end, own)
     idle = _idle(samples, begin, end, foreign)
@@ -142,9 +140,7 @@ def summarise(
         source=inside[-1].source,
         samples=len(inside),
         utilization=_mean(s.utilization for s in inside),
-        clock_mhz=min(dies.values()) if dies else statistics.median(clocks) if clocks else None,
-        dies_mhz=dies,
-        clock_min_mhz=min(clocks, default=None),
+        clock_mhz=_slowest_die(inside) or (statistics.median(clocks) if clocks else None),
         clock_max_mhz=max(clocks, default=None),
         memory_clock_mhz=statistics.median(memory_clocks) if memory_clocks else None,
         power_w=_mean(s.power_w for s in inside),
@@ -152,7 +148,6 @@ def summarise(
         steal=_without_most([s.steal for s in inside if s.steal is not None]),
         throttle=reasons,
         throttled={r: share for r, share in {**seen, **shares}.items() if r in reasons},
-        counters=grown,
         foreign_processes=foreign,
         idle_processes=idle,
         foreign_names=names,
@@ -187,7 +182,7 @@ def stuck_at_c(samples: Iterable[TelemetrySample]) -> dict[str, float]:
             grown[reason] = grown.get(reason, 0.0) + count - before.counters.get(reason, count)
     found |= {reason for reason, n in grown.items() if n > passed / 2 > 0}
     heat = max(sample.temperature_c or 0.0 for sample in rest)
-    return dict.fromkeys(sorted(found - {LOW_UTILIZATION}), heat)
+    return dict.fromkeys(sorted(found), heat)
 
 
 def without(seen: Telemetry, reasons: Collection[str]) -> Telemetry:
@@ -196,17 +191,16 @@ def without(seen: Telemetry, reasons: Collection[str]) -> Telemetry:
         seen,
         throttle=[reason for reason in seen.throttle if reason not in reasons],
         throttled={r: share for r, share in seen.throttled.items() if r not in reasons},
-        counters={r: count for r, count in seen.counters.items() if r not in reasons},
     )
 
 
-def _dies(samples: Sequence[TelemetrySample]) -> dict[str, float]:
-    """Return the median clock of each die in MHz; empty where their clocks are not told."""
+def _slowest_die(samples: Sequence[TelemetrySample]) -> float | None:
+    """Return the least of the dies' median clocks in MHz; None where they are not told."""
     seen: dict[str, list[float]] = {}
     for sample in samples:
         for die, mhz in sample.dies_mhz.items():
             seen.setdefault(die, []).append(mhz)
-    return {die: statistics.median(clocks) for die, clocks in seen.items()}
+    return min(map(statistics.median, seen.values()), default=None)
 
 
 def _growth(
