@@ -16,6 +16,7 @@ from bench_lib.verdict.metrics.metric import Metric
 from bench_lib.verdict.statistics.change import (
     AGREEING,
     ALPHA,
+    LEAST_PAIRS,
     Comparison,
     Contrast,
     compare,
@@ -117,10 +118,14 @@ def _verdict(question: Question, comparison: Comparison, moved: tuple[int, int] 
 
 def _status(question: Question, comparison: Comparison, agreeing: int) -> Status:
     direction = comparison.direction
+    contrast = comparison.contrast
     # One odd process, or pair, of several makes no change, however odd it is.
-    if direction > 0 and agreeing >= AGREEING and comparison.p_slower < ALPHA:
+    is_enough = agreeing >= AGREEING
+    if contrast.is_pairs:
+        is_enough = is_enough and len(contrast.candidate) >= min(LEAST_PAIRS, contrast.planned)
+    if direction > 0 and is_enough and comparison.p_slower < ALPHA:
         return Status.REGRESSED
-    if direction < 0 and agreeing >= AGREEING and comparison.p_faster < ALPHA:
+    if direction < 0 and is_enough and comparison.p_faster < ALPHA:
         return Status.IMPROVED
     if comparison.detectable - question.allowance > BLIND * question.tolerance:
         return Status.NOISY

@@ -19,7 +19,13 @@ from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule
-from bench_lib.verdict.statistics.change import AGREEING, Contrast, compare, paired
+from bench_lib.verdict.statistics.change import (
+    AGREEING,
+    LEAST_PAIRS,
+    Contrast,
+    compare,
+    paired,
+)
 
 _FINE = (Status.OK, Status.IMPROVED)
 _SLOWER = (Status.REGRESSED, Status.SUSPECT)
@@ -27,8 +33,6 @@ _REPLACED = (*_SLOWER, Status.NOISY, Status.IMPROVED, Status.INVALID)
 """Statuses of a baseline's verdict that the pairs' answer may replace."""
 TIMES = (LEADING, DEVICE)
 """Metrics that are worth the time of further pairs."""
-LEAST = 3
-"""A case that is called slower or faster has so many pairs, so that no two odd ones make it."""
 
 
 def is_answer(verdict: Verdict) -> bool:
@@ -122,7 +126,7 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
         return evidence.ranks == 1
     answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
     timed = [answer for answer in answers.values() if of(answer.metric) in TIMES]
-    if len(turns.pairs) < LEAST and any(
+    if len(turns.pairs) < LEAST_PAIRS and any(
         v.status is Status.SUSPECT or (v in timed and (_beyond(v, 1) or _beyond(v, -1)))
         for v in answers.values()
     ):
@@ -222,7 +226,7 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdic
     if answer is None or verdict.status not in _REPLACED or verdict.status is answer.status:
         return verdict
     if verdict.status in _SLOWER:
-        is_sure = len(turns.pairs) >= (LEAST if answer.status is Status.SUSPECT else AGREEING)
+        is_sure = len(turns.pairs) >= (LEAST_PAIRS if answer.status is Status.SUSPECT else AGREEING)
         if not is_sure or (answer.status in _FINE and not _excludes(answer, verdict)):
             return verdict
     found = verdict.finding(Overruled("reference", answer.status))

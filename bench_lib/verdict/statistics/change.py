@@ -32,6 +32,10 @@ WILD = 0.001
 """A case whose own spread would so rarely come from the suite's keeps its own."""
 AGREEING = 2
 """Fewer candidate processes that agree than this decide nothing."""
+LEAST_PAIRS = 4
+"""Fewer pairs call nothing slower or faster, if so many are planned.  ConvNeXt-T runs 1.4% faster
+in two processes of nine (an H100): by chance alone, two pairs differ the same way one time in
+seventeen, and four one time in three hundred."""
 LEAST_PROCESSES = 5
 """Below this a baseline's own spread is hardly known, and the verdict says so."""
 LEAST_CASES = 4
