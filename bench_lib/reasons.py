@@ -29,6 +29,7 @@ from bench_lib.verdict.metrics import of as metric_of
 from bench_lib.verdict.statistics.change import (
     AGREEING,
     DEVICE,
+    LEAST_PAIRS,
     LEAST_PROCESSES,
     UNKNOWN_APART,
 )
@@ -139,8 +140,9 @@ def _compared(verdict: Verdict, found: Difference) -> Iterator[str]:
             yield f"{found.agreeing} of {n} {what} agree" if n > 1 else f"one {one} so far"
             if not found.is_certain and found.detects is None and verdict.ratio > 1:
                 beyond = f"beyond the tolerance of {percent(verdict.tolerance or 0.0)}, "
-                alone = f"but one {one} decides nothing"
-                yield beyond + ("but not beyond chance" if n >= AGREEING else alone)
+                is_enough = n >= (AGREEING if found.baseline else LEAST_PAIRS)
+                few = f"but {many(n, one)} {'decides' if n == 1 else 'decide'} nothing"
+                yield beyond + ("but not beyond chance" if is_enough else few)
     yield from _limits(verdict, found)
 
 
