@@ -730,9 +730,7 @@ def test_pairs_go_on_where_it_is_open_whether_a_case_is_slower(pairs, fields, mo
 def test_one_pair_that_stalled_is_followed_by_another():
     stalled = Verdict(Status.SUSPECT, "throughput", "told", ratio=1.08, against="reference")
     pairs = [(make_process(), make_process())] * 4
-    one, four = (
-        Evidence([make_process()], None, turns=Turns("old", pairs[:n], 6)) for n in (1, 4)
-    )
+    one, four = (Evidence([make_process()], None, turns=Turns("old", pairs[:n], 6)) for n in (1, 4))
     assert turns.want_more([stalled], one)
     assert not turns.want_more([stalled], four)
 
