@@ -479,6 +479,12 @@ def test_a_baseline_of_unknown_choices_has_the_case_tuned_anew(judged):
     assert "the baseline's are not known" in record.verdicts[0].reason
 
 
+def test_with_own_choices_nothing_is_handed(judged):
+    record, measured = judged(SLOWER, OTHER, own_choices=True)
+    assert record.status is Status.REGRESSED
+    assert measured == ["", *[", anew"] * 5]
+
+
 def test_what_is_as_fast_is_measured_once(judged):
     _, measured = judged(TEN, ELSEWHERE)
     assert measured == [HANDED]

@@ -407,6 +407,23 @@ def test_a_pair_that_looks_fine_is_followed_by_more_until_they_exclude_a_slow_do
     assert (record.status, len(record.attempts)) == (Status.REGRESSED, 4)
 
 
+def test_a_slow_reference_spends_the_budget_on_the_worst_cases_and_no_more(bed, monkeypatch):
+    slow_here(bed, CASE, OTHER)
+    bed.here.script[CASE.id] = [[0.0102] * 20]
+    half, now = HeldDevice._half, [0.0]
+
+    def slow(self, *about):
+        now[0] += 100.0
+        return half(self, *about)
+
+    monkeypatch.setattr(HeldDevice, "_half", slow)
+    monkeypatch.setattr(engine.time, "monotonic", lambda: now[0])
+    records = bed.run(CASE, OTHER, budget_s=150.0)
+    assert len(records[OTHER.id].attempts) == 2
+    assert len(records[CASE.id].attempts) == 1
+    assert any(line.endswith("the budget of 150 s is spent") for line in bed.said)
+
+
 def test_ending_a_run_between_the_halves_of_a_pair_loses_that_pair_alone(bed, monkeypatch):
     half, done = HeldDevice._half, []
 
@@ -646,26 +663,27 @@ def test_the_run_itself_is_a_reference_by_name(pytester):
 
 
 @pytest.mark.parametrize(
-    ("words", "optional", "planned"),
+    ("words", "optional", "planned", "budget_s"),
     [
-        (("-o", "perf_confirm=2"), True, 6),
-        (("--perf-reference", "a", "--perf-pairs", "4"), False, 4),
+        (("-o", "perf_confirm=2"), True, 6, math.inf),
+        (("--perf-reference", "a", "--perf-pairs", "4", "-o", "perf_budget=60"), False, 4, 60),
     ],
 )
-def test_what_was_asked_for_by_hand_is_needed(pytester, words, optional, planned):
+def test_what_was_asked_for_by_hand_is_needed(pytester, words, optional, planned, budget_s):
     pytester.makeini("[pytest]\nperf_reference = accepted/bin/python\n")
     settings = session.read_options(pytester.parseconfig(*LOAD, *words)).settings
     assert settings.reference_is_optional is optional
-    assert settings.planned == planned
+    assert (settings.planned, settings.budget_s) == (planned, budget_s)
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
         ("perf_confirm=two", "perf_confirm: 'two' is not a whole number of 0 or more"),
-        ("perf_lock_wait=-1", "perf_lock_wait: '-1' is not a number of 0 or more"),
+        ("perf_budget=-1", "perf_budget: '-1' is not a number of 0 or more"),
         ("perf_kernels=al", "unknown perf_kernels 'al'; did you mean all?"),
         ("perf_over_nights=of", "unknown perf_over_nights 'of'; did you mean off?"),
+        ("perf_own_choices=perhaps", "perf_own_choices is neither true nor false"),
         ("perf_launcher=prun", "it has to be torchrun, mpirun or srun"),
     ],
 )

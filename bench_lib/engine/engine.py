@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +21,7 @@ from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING, Outcome, Setting
 from bench_lib.engine.sides import place, problem_of
 from bench_lib.engine.suite import Baselines, Suite
 from bench_lib.environment import fingerprint
+from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.launch.zygote import Zygote
@@ -32,10 +35,13 @@ from bench_lib.model import (
     ProcessSummary,
     Record,
     SlowDown,
+    Status,
 )
 from bench_lib.storage import facts, history
 from bench_lib.storage.lines import HistoryError
-from bench_lib.verdict import choices, judge
+from bench_lib.verdict import choices, judge, metrics
+from bench_lib.verdict.severity import rank
+from bench_lib.verdict.turns import TIMES
 
 
 class Engine:
@@ -192,7 +198,7 @@ class Engine:
             return [] if baseline is None else baseline.processes
 
         def chosen(case: Case) -> Draw | None:
-            if not self._by_baseline:
+            if self.settings.own_choices or not self._by_baseline:
                 return None
             return choices.accepted(self.baselines.of(device.key).of(case))
 
@@ -260,11 +266,14 @@ class Engine:
         come after the others, when no device is held but the first.  Raises LaunchError,
         DeviceBusyError and HistoryError.
         """
+        until_s = time.monotonic() + self.settings.budget_s
         for of_several_ranks in (False, True):
             with contextlib.ExitStack() as stack:
-                self._look_again(stack, of_several_ranks=of_several_ranks)
+                self._look_again(stack, until_s, of_several_ranks=of_several_ranks)
 
-    def _look_again(self, stack: contextlib.ExitStack, *, of_several_ranks: bool) -> None:
+    def _look_again(
+        self, stack: contextlib.ExitStack, until_s: float, *, of_several_ranks: bool
+    ) -> None:
         held: dict[str, HeldDevice] = {}
 
         def on(record: Record) -> HeldDevice:
@@ -273,28 +282,39 @@ class Engine:
                 held[place(device)] = stack.enter_context(self._holding(device))
             return held[place(device)]
 
+        def of_these(records: Iterable[Record]) -> list[Record]:
+            return [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
+
         planned = self.settings.planned
         what = "process" if self.settings.reference is None else "pair"
 
+        def is_spent(records: Sequence[Record]) -> bool:
+            spent = bool(records) and time.monotonic() > until_s
+            if spent:
+                words = f"{many(len(records), 'case')} could be decided by another {what}"
+                self.settings.say(f"{words}; the budget of {self.settings.budget_s:g} s is spent")
+            return spent
+
         for process in range(self.settings.processes, planned):
-            in_doubt = self._in_doubt(process)
-            records = [r for r in in_doubt if (r.case.launch.ranks > 1) == of_several_ranks]
-            if not records:
+            records = of_these(self._in_doubt(process))
+            if not records or is_spent(records):
                 return
             words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "
             self.settings.say(f"{words}in fresh {what} {process + 1} of at most {planned}")
             queues: dict[HeldDevice, list[Case]] = {}
-            for record in sorted(records, key=_is_compiled):
+            for record in sorted(records, key=_turn):
                 queues.setdefault(on(record), []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(LOOKING_AGAIN, lanes)
             self._measure_in(
                 process,
                 queues,
+                until_s,
                 confirms=True,
                 tuned_anew={r.case.id for r in records if self.suite.chose_otherwise(r)},
                 known=self._without_doubt(records),
             )
+        is_spent(of_these(self._in_doubt(planned)))
 
     def _in_doubt(self, process: int) -> list[Record]:
         """Return the records that are to be measured in the run's ``process``-th process."""
@@ -327,25 +347,32 @@ class Engine:
         self,
         process: int,
         queues: Mapping[HeldDevice, Sequence[Case]],
+        until_s: float = math.inf,
         *,
         confirms: bool,
         tuned_anew: Collection[str] = (),
         known: Collection[str] = (),
     ) -> None:
-        """Measure each device's queue in a fresh process, the devices at the same time."""
+        """Measure each device's queue in a fresh process, the devices at the same time.
+
+        No case begins after ``until_s`` on the monotonic clock.
+        """
+
+        def measured(held: HeldDevice) -> Iterator[list[Outcome]]:
+            again = held.measure_again(
+                queues[held], process, confirms=confirms, tuned_anew=tuned_anew, known=known
+            )
+            for outcomes in again:
+                yield outcomes
+                if time.monotonic() > until_s:
+                    return
 
         def take(outcomes: list[Outcome]) -> None:
             for outcome in outcomes:
                 self.note(outcome)
             self.settings.progress.finish(outcomes[0].case.id)
 
-        work = {
-            held: held.measure_again(
-                cases, process, confirms=confirms, tuned_anew=tuned_anew, known=known
-            )
-            for held, cases in queues.items()
-        }
-        _at_once(work, take)
+        _at_once({held: measured(held) for held in queues}, take)
 
     # ---- profiling ------------------------------------------------------------------------
 
@@ -483,10 +510,17 @@ def _at_once(work: Mapping[HeldDevice, Iterator[Part]], take: Callable[[Part], N
             device.result()
 
 
-def _is_compiled(record: Record) -> bool:
-    """Whether a case was compiled: such a one has a process of its own, the others one together."""
+def _turn(record: Record) -> tuple[bool, int, float]:
+    """Return by what cases are measured again in order: the slowest first, and compiled ones last.
+
+    Compiled ones have a process of their own, and the others one together.
+    """
     seen = (attempt.measurement for attempt in record.attempts)
-    return any(each is not None and each.draw for each in seen)
+    is_compiled = any(each is not None and each.draw for each in seen)
+    times = [v for v in record.verdicts if metrics.find(v.metric) in TIMES]
+    compared = [v.ratio for v in times if v.ratio and v.status is not Status.SKIPPED]
+    slower = max(compared, default=1.0)
+    return is_compiled, rank(record.status or Status.INVALID), -slower
 
 
 def _numerics_of(outcome: Outcome) -> Numerics | None:

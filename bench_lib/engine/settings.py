@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
@@ -114,6 +115,8 @@ class Settings:
     """Processes for every case; with a reference, pairs of them."""
     planned: int = PLANNED
     """Processes, at most, of a case that looks different; with a reference, its pairs."""
+    own_choices: bool = False
+    """Whether compilers tune by themselves, in place of taking the baseline's choices."""
     bursts: bool = False
     """Measure power-bound cases of one rank in bursts, below the power cap."""
     lock_wait_s: float = 600.0
@@ -133,6 +136,8 @@ class Settings:
     there is one.  With a reference, every case is measured in turns."""
     reference_is_optional: bool = False
     """Whether a reference that cannot be used is warned about, and the baseline judges."""
+    budget_s: float = math.inf
+    """Seconds after which no case is measured again."""
     say: Callable[[str], None] = lambda _line: None
     progress: Progress = field(default_factory=Unseen)
 

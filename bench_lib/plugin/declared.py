@@ -88,6 +88,11 @@ def _add_settings(parser: pytest.Parser) -> None:
         default="5",
     )
     parser.addini(
+        "perf_budget",
+        "measure nothing again after so many seconds of that (default: no limit)",
+        default="",
+    )
+    parser.addini(
         "perf_kernels",
         "cases whose kernels are profiled at the end: all, none, or auto, which takes those that "
         "changed and those without a baseline",
@@ -109,6 +114,12 @@ def _add_settings(parser: pytest.Parser) -> None:
         "perf_lock_wait",
         "wait so many seconds for a device that another run holds",
         default="600",
+    )
+    parser.addini(
+        "perf_own_choices",
+        "let compilers tune by themselves, in place of taking the baseline's autotuning choices",
+        type="bool",
+        default=False,
     )
     parser.addini("perf_matrix", "matrix of cases", default="perf_tests/matrix.toml")
     parser.addini(

@@ -6,6 +6,7 @@ Pytest's options are read once, into one frozen object.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,12 +66,14 @@ def read_options(config: pytest.Config) -> PluginOptions:
         history=history,
         processes=processes,
         planned=max(processes, planned),
+        own_choices=_flag(config, "perf_own_choices"),
         lock_wait_s=_number(config, "perf_lock_wait"),
         kernels=_choice(config, "perf_kernels", ("auto", "all", "none")),
         over_nights=_choice(config, "perf_over_nights", ("fail", "tell", "off")),
         launcher=_launcher(config),
         sides={"": Side()} if reference is None else {"": Side(), REFERENCE: reference},
         reference_is_optional=config.getoption("perf_reference") is None,
+        budget_s=_number(config, "perf_budget", unset=math.inf),
     )
     return PluginOptions(
         matrix=folder("perf_matrix", _setting(config, "perf_matrix")),
@@ -93,10 +96,18 @@ def _setting(config: pytest.Config, name: str) -> str:
     return value
 
 
-def _number(config: pytest.Config, name: str, kind: Callable[[str], float] = float) -> float:
+def _number(
+    config: pytest.Config,
+    name: str,
+    kind: Callable[[str], float] = float,
+    unset: float = math.nan,
+) -> float:
     """Return a setting that is a number of 0 or more; raises UsageError."""
+    text = _setting(config, name)
+    if not text and not math.isnan(unset):
+        return unset
     try:
-        return at_least(kind, 0)(_setting(config, name))
+        return at_least(kind, 0)(text)
     except argparse.ArgumentTypeError as error:
         raise pytest.UsageError(f"{name}: {error}") from error
 
@@ -107,6 +118,14 @@ def _choice(config: pytest.Config, name: str, known: Sequence[str]) -> str:
     if text not in known:
         raise pytest.UsageError(unknown(name, text, known))
     return text
+
+
+def _flag(config: pytest.Config, name: str) -> bool:
+    """Return a setting that is true or false; raises UsageError."""
+    try:
+        return bool(config.getini(name))
+    except (TypeError, ValueError, pytest.UsageError) as error:
+        raise pytest.UsageError(f"{name} is neither true nor false: {error}") from error
 
 
 def _launcher(config: pytest.Config) -> str | None:
