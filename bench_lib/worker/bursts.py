@@ -19,7 +19,7 @@ from bench_lib.worker.clock import Clock
 
 BURSTS, WARM = 5, 2
 """So many bursts; the first ones still feel the heat of the sustained work before them.  Of six
-kept ones, the first three gave pairs of 19 cases of an H100 the same spread, 0.08% in the median."""
+kept ones, the first three gave pairs of 19 cases of an H100 the same spread, 0.08%."""
 WAKE_S = 0.002
 FASTER = 0.0075
 """A case that is faster in bursts by this much is power-bound."""
