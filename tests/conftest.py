@@ -74,7 +74,8 @@ def _as_if_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     It has folders of its own for temporary files and for the locks of devices; and no
     plugin of a run that it starts takes that run for a part of ours.  Such a run leaves out
-    plugins that it is not about.
+    plugins that it is not about.  None looks around for who keeps the CPUs busy: the other
+    workers do.
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in ("WORKER", "WORKER_COUNT", "TESTRUNUID"):
@@ -83,6 +84,7 @@ def _as_if_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("BENCH_LIB_LOCKS", str(tmp_path_factory.mktemp("locks", numbered=False)))
         patch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in DEAR_PLUGINS))
         patch.setattr(tempfile, "tempdir", None)
+        patch.setattr("bench_lib.engine.device.others_now", lambda _device: None)
         yield
 
 

@@ -17,7 +17,7 @@ from bench_lib.engine import processes
 from bench_lib.engine.device import MOST_LOST
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.settings import Side
-from bench_lib.engine.telemetry import TelemetrySample
+from bench_lib.engine.telemetry import OTHERS_MEAN, TelemetrySample
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import Fault, Launch, RankSample
@@ -535,6 +535,16 @@ def test_a_case_that_waited_and_is_not_slower_has_a_warning(tmp_path, crowded, w
         (attempt,) = one.measure(make_case(id="a"))[0].attempts
     assert attempt.accepted
     assert attempt.measurement.warnings == [WAITED]
+
+
+def test_a_run_that_starts_on_busy_cpus_says_so(tmp_path, monkeypatch, workers):
+    busy = "other programs kept the CPUs 52% busy"
+    monkeypatch.setattr("bench_lib.engine.device.others_now", lambda _device: busy)
+    said = []
+    with contextlib.closing(held(CPU, workers, tmp_path, say=said.append)) as one:
+        one.watch()
+        one.watch()
+    assert said == [f"warning: {busy}; {OTHERS_MEAN}"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from bench_lib.engine.telemetry import (
     Sampler,
     TelemetrySample,
     look_once,
+    others_now,
     parse,
     stuck_at_c,
     summarise,
@@ -33,6 +35,22 @@ CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")
 
 LONG_S = 60.0
 """Past this a test that waits for another process has failed."""
+
+
+# --- before a run ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("busy", "words"), [(13, "other programs kept the CPUs 52% busy"), (2, None)]
+)
+def test_cpus_that_others_keep_busy_before_a_run_are_told(tmp_path, monkeypatch, busy, words):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    (tmp_path / "proc").mkdir()
+    stat = tmp_path / "proc/stat"
+    stat.write_text("cpu0 100 0 0 100 0\n")
+    passes = f"cpu0 {100 + busy} 0 0 {125 - busy} 0\n"
+    assert others_now(CPU, tmp_path, lambda _: stat.write_text(passes) and None) == words
+    assert others_now(CPU, tmp_path, lambda _: None) is None, "nothing has passed"
 
 
 # --- summarising -------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from bench_lib.verdict.validity import (
     held_back,
     is_slower,
     kept_from_cpus,
+    others_on_cpus,
 )
 
 AMD = make_hardware()
@@ -52,6 +53,14 @@ def test_who_shared_the_device_is_named(pids, names, words):
 def test_an_undisturbed_device_is_not_blamed():
     assert blame(make_telemetry(), AMD) is None
     assert blame(None, AMD) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.934, "other programs kept the CPUs 93% busy"), (0.10, None), (None, None)],
+)
+def test_who_keeps_cpus_busy_on_which_nothing_of_ours_runs_are_others(share, words):
+    assert others_on_cpus(share) == words
 
 
 WAITED = "waited for a CPU 35% of the time: something else runs here"

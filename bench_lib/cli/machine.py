@@ -55,6 +55,8 @@ def examine(baselines: Path) -> Answer:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         devices = backends.detect()
+    # Before anything of ours keeps a CPU or a GPU busy.
+    others = telemetry.others_now(devices[0])
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         answers = list(pool.map(telemetry.look_once, devices))
     known = {key: _figures(baselines, key) for key in {device.key for device in devices}}
@@ -65,6 +67,8 @@ def examine(baselines: Path) -> Answer:
     environment = fingerprint.collect()
     versions, problem = _worker_versions(devices[0])
     checks = [*readiness.checks(devices=devices), *_telemetry_checks(looks)]
+    if others:
+        checks.append(spoils("other programs", others, telemetry.OTHERS_MEAN))
     checks += [spoils("finding devices", str(each.message), MEND_DETECTION) for each in caught]
     broken = dict.fromkeys(look.problem for look in looks if look.problem)
     checks += [stops("baselines", problem, MEND_BASELINES) for problem in broken]

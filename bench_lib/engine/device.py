@@ -22,7 +22,9 @@ from bench_lib.engine.processes import (
 )
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
 from bench_lib.engine.telemetry import (
+    OTHERS_MEAN,
     Sampler,
+    others_now,
     stuck_at_c,
     without,
 )
@@ -313,6 +315,8 @@ class HeldDevice:
     def watch(self) -> None:
         """Start telemetry, and see what the environment is before a run fills its caches."""
         if self._watcher is None:
+            if others := others_now(self.device):
+                self._settings.say(f"warning: {others}; {OTHERS_MEAN}")
             self._watcher = self._start_watching(self.device)
             self._found = {n: self._described(side) for n, side in self._settings.sides.items()}
 

@@ -76,6 +76,16 @@ def _is_busy(seen: Telemetry) -> bool:
     return seen.utilization is None or seen.utilization >= BUSY
 
 
+def others_on_cpus(share: float | None) -> str | None:
+    """Say for what share of the time other programs had the CPUs; None if it is little or unknown.
+
+    Where nothing of ours runs, that is the CPUs' utilization.
+    """
+    if share is None or share <= CROWDED:
+        return None
+    return f"other programs kept the CPUs {share:.0%} busy"
+
+
 def kept_from_cpus(seen: Measurement, watched: Telemetry | None, device: Hardware) -> str | None:
     """Say how other programs kept a measurement from its CPUs; None if they did not, or unknown."""
     begin_s, end_s = seen.window_s
@@ -92,8 +102,7 @@ def kept_from_cpus(seen: Measurement, watched: Telemetry | None, device: Hardwar
     if min(seen.waited_s or 0.0, others_s) > MOST_WAITED * stretch_s:
         share = (seen.waited_s or 0.0) / stretch_s
         return f"waited for a CPU {share:.0%} of the time: something else runs here"
-    share = others_s / (cpus * stretch_s)
-    return f"other programs kept the CPUs {share:.0%} busy" if share > CROWDED else None
+    return others_on_cpus(others_s / (cpus * stretch_s))
 
 
 def is_slower(seen: Measurement, accepted: Sequence[ProcessSummary], tolerance: float) -> bool:

@@ -19,11 +19,14 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TextIO
 
+from bench_lib import backends
 from bench_lib.backends.looks import PERIOD_S
+from bench_lib.backends.sysfs import ROOT
 from bench_lib.backends.tool import ToolError, ask, finding_us
 from bench_lib.backends.tool import parse as parse_answer
 from bench_lib.engine.telemetry.samples import (
@@ -35,11 +38,14 @@ from bench_lib.engine.telemetry.samples import (
     without,
 )
 from bench_lib.model import Hardware, MachineWarning, Telemetry
+from bench_lib.verdict import validity
 
 __all__ = [
+    "OTHERS_MEAN",
     "Sampler",
     "TelemetrySample",
     "look_once",
+    "others_now",
     "parse",
     "stuck_at_c",
     "summarise",
@@ -51,6 +57,9 @@ STALE_S = 2.0
 """A window's end this far past when a sample was due means that sampling has stopped."""
 STARTING_S = 15.0
 """So long the process may take to its first sample before that is worth a warning."""
+AROUND_S = 0.25
+"""So long the CPUs are looked at before a run: ticks of 10 ms tell a share of some per cent."""
+OTHERS_MEAN = "what they make slower is INVALID, so end them or wait for them"
 ONCE_S = 30.0
 """Longest wait for a single look."""
 
@@ -72,6 +81,21 @@ def look_once(
     if not isinstance(values, dict) or "error" in values:
         return None, str(values["error"] if isinstance(values, dict) else values)
     return {**values, "utilization": share(values.get("utilization"))}, None
+
+
+def others_now(
+    device: Hardware, root: Path = ROOT, sleep: Callable[[float], None] = time.sleep
+) -> str | None:
+    """Say how busy other programs keep the CPUs that are to be measured; None for a GPU.
+
+    Nothing of ours may run meanwhile.
+    """
+    if backends.is_gpu(device):
+        return None
+    look = backends.of(device).telemetry(device, root, os.getpid()).look
+    look(with_pids=False)
+    sleep(AROUND_S)
+    return validity.others_on_cpus(share(look(with_pids=False).get("utilization")))
 
 
 def _command(device: Hardware) -> tuple[str, ...]:
