@@ -381,7 +381,7 @@ def test_without_a_reference_nothing_is_said_of_one(bed):
 def test_a_device_that_no_baseline_knows_is_named_with_the_instrument(bed):
     accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
     bed.run(CASE, sides={"": Side()})
-    words = "this device is new: --perf-reference cancels devices"
+    words = "this device is new: --perf-reference would detect 1.1%"
     assert bed.said[-1] == f"against 5 processes on 1 device; {words}"
 
 

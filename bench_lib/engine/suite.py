@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench_lib import backends, reasons
 from bench_lib.engine import commands, past
-from bench_lib.engine.settings import Outcome, Settings
+from bench_lib.engine.settings import PLANNED, Outcome, Settings
 from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
 from bench_lib.environment import fingerprint
 from bench_lib.findings import KernelsUnseen, Told
@@ -433,7 +433,9 @@ class Suite:
         if devices := {process.device_uuid for process in accepted} - {None}:
             line += f" on {many(len(devices), 'device')}"
         if any(each.is_new_device(PINNED) for each in known):
-            line += "; this device is new: --perf-reference cancels devices"
+            line += "; this device is new: --perf-reference "
+            detects = turns.would_detect(known, PLANNED)
+            line += "cancels devices" if detects is None else f"would detect {detects:.1%}"
         return [line]
 
     def _other_than_accepted(self, case_id: str) -> str:

@@ -23,6 +23,7 @@ from bench_lib.verdict.statistics.change import (
     AGREEING,
     LEAST_PAIRS,
     Contrast,
+    compare,
     paired,
 )
 
@@ -67,6 +68,23 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
 def spread(metric: Metric, evidence: Evidence) -> Contrast:
     """Return a contrast without pairs, of how much a case's processes differ by chance."""
     return paired([], processes=_alike(metric, evidence, evidence.candidate))
+
+
+def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
+    """Return what ``planned`` pairs would detect in half of these cases, as a fraction.
+
+    By how processes differ, as if each case's first pair had shown no difference.  None if too few
+    processes tell.
+    """
+    known: list[tuple[Contrast, float]] = []
+    for evidence in suite:
+        alike = _alike(LEADING, evidence, evidence.candidate)
+        pair = paired([(0.0, 0.0)], planned, alike, follows=True)
+        if alike:
+            known.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
+    found = compare([pair for pair, _ in known], [tolerance for _, tolerance in known])
+    told = [comparison.detectable for comparison in found if comparison is not None]
+    return statistics.median(told) if told else None
 
 
 def _news(turns: Turns) -> list[ProcessSummary]:
