@@ -871,8 +871,6 @@ class Baseline:
     began: dict[str, float] = field(default_factory=dict)
     """By metric, in its unit, the value from which slow-downs that were accepted one after the
     other add up."""
-    earlier: list[Accepted] = field(default_factory=list)
-    """The last acceptances before this one, oldest first."""
 
 
 @dataclass(frozen=True)

@@ -396,7 +396,7 @@ def test_a_run_whose_id_another_file_has_is_there_and_that_is_said(tmp_path) -> 
     copy = path.with_name(path.name.replace("20261120T0200", "20261120T0201"))
     copy.write_bytes(path.read_bytes())
     night = _gather(tmp_path)
-    assert [run.file for run in night.runs] == [path.name, copy.name]
+    assert [run.name for run in night.runs] == [path.name, copy.name]
     assert night.left_out[:1] == [f"{copy.name}: has the id of {path.name}; both count"]
 
 

@@ -42,7 +42,9 @@ MOST_ROWS = 10_000
 @app.command("list")
 def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
     """List all runs, oldest first."""
-    archive = reading.archive(history)
+    from bench_lib.storage.archive import Archive
+
+    archive = Archive(history)
     found = archive.runs()
     notes = [f"! {problem}" for problem in archive.problems]
     if not found:
@@ -124,8 +126,10 @@ def query(
     SELECT * FROM (DESCRIBE points). A query reads nothing else and writes nothing.
     """
     one_form(json=json, csv=as_csv)
-    archive = reading.archive(history)
     from bench_lib.report.render import csv_lines, plain
+    from bench_lib.storage.archive import Archive
+
+    archive = Archive(history)
 
     names, rows = archive.ask(sql)
     problems = list(archive.problems)
@@ -203,8 +207,9 @@ def export(
 def _points(history: Path, run: str | None) -> str:
     """Return the values of all runs, or of one, as CSV."""
     from bench_lib.report.render import csv_lines
+    from bench_lib.storage.archive import Archive
 
-    archive = reading.archive(history)
+    archive = Archive(history)
     of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
     asked = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
     text = "".join(csv_lines(*archive.ask(asked)))

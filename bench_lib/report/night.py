@@ -29,6 +29,7 @@ from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console
 from bench_lib.report.console import CaseFigures
 from bench_lib.report.render import cells
+from bench_lib.storage import history
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import Run
 from bench_lib.storage.lines import HistoryError
@@ -310,7 +311,7 @@ def gather(
     is not there.
     """
     known = sorted(archive.runs(), key=lambda run: run.started)
-    named = {line.file: line for line in map(archive.find, runs)}
+    named = {line.name: line for line in map(archive.find, runs)}
     newest = [run for run in known if when(run.started) >= when(known[-1].started) - NIGHT]
     night = Night(list(named.values()) or newest, [], asked="" if runs else asked)
     if not known:
@@ -335,14 +336,14 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
     accepted: dict[str, Mapping[str, Baseline]] = {}
     for line in night.runs:
         try:
-            run = archive.run(line.file)
+            run = history.read(line.path)
         except HistoryError as error:
             night.left_out.append(f"run {line.run_id}: {error}")
             continue
         night.left_out.extend(
             f"run {line.run_id}: {problem}"
             for problem in run.problems
-            if f"{line.file}: {problem}" not in archive.problems
+            if f"{line.name}: {problem}" not in archive.problems
         )
         night.environments.update(run.environments)
         told = [NightSlowDown(each, line.key, line.run_id) for each in run.slow_downs]

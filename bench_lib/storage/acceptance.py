@@ -123,10 +123,6 @@ DOUBTFUL = (Status.REGRESSED, Status.INVALID, Status.SUSPECT, Status.NOISY)
 """Statuses of values that should not become the reference."""
 
 
-MOST_EARLIER = 10
-"""Earlier acceptances that a baseline keeps."""
-
-
 def propose(
     current: BaselineFile,
     records: Iterable[Record],
@@ -175,7 +171,6 @@ def _change(
         processes,
         accepted,
         kernels=_kernels(old, record),
-        earlier=_earlier(old),
     )
     against = [
         *_unsteady(processes, case),
@@ -226,13 +221,6 @@ def _other_versions(
     found = (difference(versions(old), versions(new)) for old in before for new in after)
     words = dict.fromkeys(word for each in found for word in each)
     return [f"what stays had other software: {'; '.join(words)}"] if words else []
-
-
-def _earlier(old: Baseline | None) -> list[Accepted]:
-    """Return who accepted what was held against until now, and before."""
-    if old is None or not old.processes:
-        return []
-    return [*old.earlier, old.accepted][-MOST_EARLIER:]
 
 
 def _kernels(old: Baseline | None, record: Record) -> KernelTable | None:

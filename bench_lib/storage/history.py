@@ -283,15 +283,14 @@ def unfold(path: Path, data: bytes) -> Run:
     """
     run = Run(path)
     for line in lines.decoded(path, data):
-        fold(run, line)
+        if isinstance(line, str):
+            run.problems.append(line)
+        else:
+            _fold(run, line)
     return run
 
 
-def fold(run: Run, line: lines.Line | str) -> None:
-    """Take one more line into a run, or the reason why there is none."""
-    if isinstance(line, str):
-        run.problems.append(line)
-        return
+def _fold(run: Run, line: lines.Line) -> None:
     run.run_id = line.run
     run.started = run.started or line.time
     match line:
