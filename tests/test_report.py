@@ -19,7 +19,6 @@ from bench_lib.formats import many, percent, printable, quantity, seconds, signe
 from bench_lib.model import Status
 from bench_lib.report.console import (
     CaseFigures,
-    counted,
     explanations,
     figures,
     in_words,
@@ -99,14 +98,6 @@ def test_figures_are_the_middle_of_what_was_accepted_and_none_without():
     attempts = [make_attempt(measurement=measured), make_attempt(fault=make_fault())]
     assert figures(make_record(attempts=attempts)) == CaseFigures(0.5, 8.0, "img", 0.0, None)
     assert figures(make_record(attempts=attempts[1:])) is None
-
-
-def test_a_night_in_one_line_names_the_first_that_failed():
-    counts = {"REGRESSED": 4, "OK": 9}
-    assert counted(counts, []) == "9 OK, 4 REGRESSED"
-    assert counted(counts, ["a", "b", "c"]) == "9 OK, 4 REGRESSED; failed: a, b, c"
-    assert counted(counts, list("abcde")).endswith("; failed: a, b, c and 2 more")
-    assert counted({}, []) == "not judged"
 
 
 # ---- words ------------------------------------------------------------------------------

@@ -97,11 +97,11 @@ def _answer(side: SideValues, run: Run, records: Sequence[Record], status: int) 
     table = console.summary(records)
     new = [case_id for case_id in run.records if case_id not in side.baselines]
     gone = [case_id for case_id in side.baselines if case_id not in run.records]
-    notes = console.explanations(records)
+    notes = [*console.changes(records), *console.explanations(records)]
     notes += [f"only in B: {some(new, SHOWN)}"] if new else []
     notes += [f"only in A: {some(gone, SHOWN)}"] if gone else []
     counts = Counter(record.status.value for record in records if record.status)
-    notes.append(console.counted(counts, []) if records else "no case has values on both sides")
+    notes.append(console.counted(counts) if records else "no case has values on both sides")
     shown = [*table.columns, *columns("", "verdicts changes")]
     problems = [f"A: {line}" for line in side.problems] + [f"B: {line}" for line in run.problems]
     return Answer(

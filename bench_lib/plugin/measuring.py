@@ -170,6 +170,7 @@ class PerfSession(Selection):
         capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
         if terminal is not None and capture is not None:
             with capture.global_and_fixture_disabled():
+                terminal.ensure_newline()
                 if self.config.get_terminal_writer().width_of_current_line:
                     terminal.write_line("")  # after xdist's dots, which the reporter forgets
                 terminal.write_line(formats.printable(line))

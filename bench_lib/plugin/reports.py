@@ -6,7 +6,6 @@ JUnit's XML has its cases' ids and statuses beside a test's outcome.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from bench_lib import formats
 from bench_lib.engine.settings import Outcome
 from bench_lib.model import Case, Fault, Quarantine, Record, Status
 from bench_lib.report import console, render
-from bench_lib.verdict import judge
 from bench_lib.verdict.severity import FAILING
 
 OF_XDIST = ("node", "item_index", "worker_id", "testrun_uid")
@@ -57,10 +55,6 @@ class WaitingTest:
     case_ids: list[str]
     deferred: list[Case]
     """Those of several ranks, which are measured when all devices are free."""
-
-
-_FURTHER = re.compile(r"; | \(| than ")
-"""The place where a reason goes into detail, which the summary's line leaves to the text above."""
 
 
 class VerdictRepr(TerminalRepr):
@@ -102,10 +96,7 @@ def judged(waiting: Held, failing: Sequence[Record]) -> pytest.TestReport:
             "\n\n".join(console.in_words(record, brief=brief) for record in failing)
             for brief in (False, True)
         )
-        verdict = judge.leading(failing[0].verdicts)
-        first = formats.printable(verdict.reason).partition("\n")[0]
-        summary = f"{verdict.metric}: {_FURTHER.split(first)[0]}"
-        final.longrepr = VerdictRepr(words, summary, final.location, brief)
+        final.longrepr = VerdictRepr(words, console.brief(failing[0]), final.location, brief)
     return final
 
 

@@ -331,7 +331,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.close()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show the verdicts, where they are kept, and what to do next."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Generator[None]:
+    """Show the verdicts, where they are kept, and what to do next, below all that others say."""
+    yield
     summary.write(terminalreporter, config.stash[SESSION])

@@ -16,7 +16,7 @@ from bench_lib.plugin.measuring import SILENT, PerfSession
 from bench_lib.report import console, render
 from bench_lib.storage import acceptance
 from bench_lib.verdict import nights
-from bench_lib.verdict.severity import FAILING
+from bench_lib.verdict.severity import FAILING, rank
 from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
 
@@ -58,36 +58,43 @@ def write(terminal: Any, session: PerfSession) -> None:
         return
 
     def say(line: str, **colours: bool) -> None:
-        terminal.write_line(formats.printable(line), **colours)
+        printable = formats.printable(line)
+        for part in render.wrapped(printable, width) if terminal.isatty else [printable]:
+            terminal.write_line(part, **colours)
 
-    terminal.write_sep("=", "performance")
-    for line in session.suite.judged_by():
+    width, run = _width(terminal), session.suite.writer
+    failing = [record for record in records if session.fails(record)]
+    judged_by, *notes = session.suite.judged_by() or [""]
+    terminal.write_sep("=", f"performance {judged_by}".rstrip())
+    # Worst last, and below it what it comes from: the end is what a reader has on the screen.
+    above = [] if terminal.config.option.tbstyle in ("no", "line") else failing
+    for line in [*notes, *console.explanations(records, above=above)]:
         say(line)
     table = console.summary(records)
-    heading, *lines = render.summary_lines(table, _width(terminal))
+    heading, *lines = render.summary_lines(table, width)
     say(heading)
-    for record, line in zip(table.rows, lines, strict=True):
-        say(line, **_COLOURS.get(console.standing(record), {}))
-    explained = console.explanations(records, above=_failures_above(terminal))
-    for line in [*explained, ""] if explained else []:
-        for part in render.wrapped(line, _width(terminal)) if terminal.isatty else [line]:
-            say(part)
+    rows = zip(table.rows, lines, strict=True)
+    for record, line in sorted(rows, key=lambda row: rank(row[0].status), reverse=True):
+        terminal.write_line(line, **_COLOURS.get(console.standing(record), {}))
+    for line in console.changes(records):
+        say(line)
+    for record in failing[: console.NAMED]:
+        say(f"{record.case.id}: {console.brief(record)}", **_BAD)
+    if len(failing) > console.NAMED:
+        say(f"and {len(failing) - console.NAMED} more")
     for found in session.suite.slow_downs:
         colour = _BAD if found in session.alarms else _ODD
-        say(nights.in_words(found, session.suite.writer.run_id), **colour)
-    failed = [record.case.id for record in records if session.fails(record)]
-    run, device = session.suite.writer, session.device()
-    say(f"history: {_shown(run.path)}")
+        say(nights.in_words(found, run.run_id), **colour)
     if session.judged_nothing:
         say("failed: most cases could not be judged, and such a gate is not green", red=True)
     if session.failed:
         say(f"stopped: {session.failed}", red=True)
     for line in _before_next(session, records):
         say(line)
+    folder = _shown(run.path.parent)
+    say(f"{console.counted(session.suite.counts())}; run {run.run_id} in {folder}")
     if step := _next_step(session, records):
-        say(f"next: {step}", bold=True)
-    words = console.counted(session.suite.counts(), failed)
-    say(f"run {run.run_id} on {device.key}: {words}")
+        terminal.write_line(f"next: {formats.printable(step)}", bold=True)
 
 
 ODD = (Status.INVALID, Status.SUSPECT, Status.INCOMPARABLE, Status.REDRAWN)
@@ -97,14 +104,6 @@ _COLOURS = {
     **{status.value: _ODD for status in ODD},
     Status.IMPROVED.value: _GOOD,
 }
-
-
-def _failures_above(terminal: Any) -> str:
-    """Return what pytest's section of failures, if it shows one, says of them."""
-    if terminal.no_summary or terminal.config.option.tbstyle in ("no", "line"):
-        return ""
-    failed = terminal.stats.get("failed", ())
-    return "\n".join(report.longreprtext for report in failed)
 
 
 def _width(terminal: Any) -> int:

@@ -118,25 +118,23 @@ def summary(records: Iterable[Record]) -> Table[Record]:
 _QUIET = (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
 
 
-def explanations(records: Iterable[Record], *, every: bool = False, above: str = "") -> list[str]:
+def explanations(
+    records: Iterable[Record], *, every: bool = False, above: Sequence[Record] = ()
+) -> list[str]:
     """Return a line for each thing that a reader should know, beginning with the case's id.
 
-    A reason that stands in ``above``, which the reader has seen, is not repeated.
+    The reader has seen the verdicts of those ``above``.
     """
     quiet = () if every else _QUIET
     records = list(records)
-    judged = [record for record in records if record.status not in _UNJUDGED]
-    changes = dict.fromkeys("; ".join(record.changes) for record in judged if record.changes)
-    lines = [f"since the baseline: {shortened(words)}" for words in changes]
-    lines += [] if every else _on_skips(records)
+    lines = [] if every else _on_skips(records)
     for record in records:
         lines += _on_quarantine(record)
         found = {verdict.metric for verdict in turns.elsewhere(record.verdicts)}
-        for verdict in record.verdicts:
-            is_told = bool(verdict.reason) and printable(verdict.reason) in above
+        for verdict in record.verdicts if record not in above else ():
             is_finding = verdict.against == REFERENCE and verdict.metric in found
             is_shown = verdict.status not in quiet or verdict.against == "published" or is_finding
-            if is_shown and not is_told:
+            if is_shown:
                 words = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
                 lines.append(words + shortened(verdict.reason))
         for attempt in record.attempts:
@@ -146,6 +144,17 @@ def explanations(records: Iterable[Record], *, every: bool = False, above: str =
                 lines.append(f"{record.case.id}: {what}: {why}")
     lines += _on_warnings(records)
     return list(dict.fromkeys(map(printable, lines)))
+
+
+def changes(records: Iterable[Record]) -> list[str]:
+    """Return a line for each set of changes in the environment since the baseline."""
+    lines = []
+    for record in records:
+        if record.changes and record.status not in _UNJUDGED:
+            accepted = f" of {record.baseline_accepted[:10]}" if record.baseline_accepted else ""
+            words = shortened("; ".join(record.changes))
+            lines.append(f"since the baseline{accepted}: {words}")
+    return list(dict.fromkeys(lines))
 
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -188,12 +197,23 @@ def _on_quarantine(record: Record) -> list[str]:
     return [ended + f"bench-lib baseline quarantine {record.case.id} --lift, or a new --until"]
 
 
-def counted(counts: Mapping[str, int], failed: Sequence[str]) -> str:
-    """Return in one line how many cases have each status, and the ids of those that failed."""
-    words = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
-    if not failed:
-        return words or "not judged"
-    return f"{words}; failed: {some(failed, NAMED)}"
+def counted(counts: Mapping[str, int]) -> str:
+    """Return in one line how many cases have each status."""
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "not judged"
+
+
+_FURTHER = re.compile(r"; | \(| than ")
+"""The place where a reason goes into detail."""
+
+
+def brief(record: Record) -> str:
+    """Return what fails in a case, by how much, and the kernels that it comes from."""
+    verdict = judge.leading(record.verdicts)
+    first = printable(verdict.reason).partition("\n")[0]
+    if verdict.status is Status.ERROR:
+        return f"{verdict.status.value}: {first.partition(': ')[0]}"
+    words = f"{verdict.metric}: {_FURTHER.split(first)[0]}"
+    return words + (f" ({'; '.join(record.blamed)})" if record.blamed else "")
 
 
 def in_words(record: Record, *, brief: bool = False) -> str:

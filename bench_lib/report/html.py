@@ -259,7 +259,7 @@ def _case(night: Night, entry: NightCase) -> dict[str, Any]:
         "accepted": f"Baseline accepted on {day(accepted.date)}{by}: {accepted.reason}"
         if accepted
         else "",
-        "remarks": console.explanations([entry.record]),
+        "remarks": [*console.changes([entry.record]), *console.explanations([entry.record])],
         "commands": commands(entry),
     }
 

@@ -94,7 +94,8 @@ def _titles(found: list[NightCause]) -> list[str]:
 
 def _notes(night: Night, *, every: bool = False) -> list[str]:
     """Return what else a reader should know, the reasons first; the first of each, or ``every``."""
-    reasons = console.explanations(entry.record for entry in night.entries)
+    records = [entry.record for entry in night.entries]
+    reasons = [*console.changes(records), *console.explanations(records)]
     parts = [
         reasons,
         [one.words for one in night.slow_downs],
