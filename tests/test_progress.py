@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from queue import SimpleQueue
 
 import builders
 import pytest
@@ -210,6 +211,18 @@ def test_a_short_phase_and_one_without_anything_to_do_say_nothing(clock, progres
         counted.finish(name)
     counted.begin("measuring", [[]])
     assert said == []
+
+
+def test_a_phase_of_a_case_that_takes_long_is_said_and_a_short_one_is_not(monkeypatch):
+    monkeypatch.setattr(pace, "LONG_S", 0.2)
+    said = SimpleQueue()
+    with pace.spoken(said.put, "vgg16-b8", "starting a process") as enter:
+        enter("build")
+        enter("first step")
+        assert said.get(timeout=60).startswith("vgg16-b8: first step, ")
+        assert said.get(timeout=60).startswith("vgg16-b8: first step, ")
+        enter("measure")
+    assert said.empty()
 
 
 # ---- who measures which -----------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 from bench_lib import backends
 from bench_lib.engine import commands
 from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.pace import spoken
 from bench_lib.engine.processes import (
     Companion,
     Processes,
@@ -252,7 +253,9 @@ class HeldDevice:
                     continue
                 process = process or self._sides[name].fork()
                 try:
-                    yield case, process.profile(case)
+                    with spoken(self._settings.say, case.id, "profile"):
+                        kernels = process.profile(case)
+                    yield case, kernels
                 except CaseSkipped as reason:
                     yield case, str(reason)
                 except CaseFault as error:
@@ -430,8 +433,11 @@ class HeldDevice:
             was_known = asked.known
             known = {*was_known, *(name for name, fact in found.items() if fact is not None)}
             choices = self._choices_for(case, is_tuned_anew=not asked.keeps)
-            asked = replace(asked, bursts=bursts, known=known, choices=choices)
-            measurement = commands.timed(case, self._sides[side].measure(case, process, asked))
+            ranks = case.launch.ranks
+            phase = f"in {ranks} ranks" if ranks > 1 else "starting a process"
+            with spoken(self._settings.say, case.id, phase) as enter:
+                asked = replace(asked, bursts=bursts, known=known, choices=choices, enter=enter)
+                measurement = commands.timed(case, self._sides[side].measure(case, process, asked))
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
             elif case.sampling.checks and COUNTS not in was_known:

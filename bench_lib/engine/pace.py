@@ -6,9 +6,10 @@ import contextlib
 import math
 import re
 import statistics
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,6 +118,41 @@ def dealt(
 def queues(found: Mapping[str, int], devices: int) -> list[Sequence[str]]:
     """Return the names of each device's cases, in their order."""
     return [[name for name in found if found[name] == device] for device in range(devices)]
+
+
+LONG_S = 10.0
+"""A phase of a case that takes longer is not silent."""
+
+
+@contextlib.contextmanager
+def spoken(say: Callable[[str], None], case_id: str, phase: str) -> Iterator[Callable[[str], None]]:
+    """Say which phase of a case takes longer than ten seconds, again after 20 s, 40 s and so on.
+
+    Yields the function that learns of each later phase.
+    """
+    moved, is_over = threading.Event(), False
+
+    def enter(name: str) -> None:
+        nonlocal phase
+        phase = name
+        moved.set()
+
+    def watch() -> None:
+        while not is_over:
+            passed_s, wait_s = 0.0, LONG_S
+            while not moved.wait(wait_s):
+                wait_s = passed_s = passed_s + wait_s
+                say(f"{case_id}: {phase}, {duration(passed_s)} so far")
+            moved.clear()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield enter
+    finally:
+        is_over = True
+        moved.set()
+        watcher.join()
 
 
 EVERY_S = 15.0

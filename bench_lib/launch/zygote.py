@@ -81,6 +81,8 @@ class MeasureRequest:
     """Whether the code that it compiles stays in the user's cache folder; else it is tuned anew."""
     known: Collection[str] = ()
     """Results that are not computed again: NUMERICS or COUNTS."""
+    enter: Callable[[str], None] = dataclasses.field(default=lambda _phase: None, compare=False)
+    """Learns of each phase that begins."""
 
 
 PLAIN = MeasureRequest()
@@ -128,7 +130,7 @@ class WorkerProcess:
             "known": sorted(asked.known),
         }
         beside = {name: value for name, value in beside.items() if value not in (None, False, [])}
-        found = self._answer("measure", case, "measurement", Measurement, beside)
+        found = self._answer("measure", case, "measurement", Measurement, beside, enter=asked.enter)
         self._zygote.proved.update([] if proof is None else [proof])
         return found
 
@@ -161,6 +163,8 @@ class WorkerProcess:
         name: str,
         kind: type[Answer],
         beside: Mapping[str, Any] | None = None,
+        *,
+        enter: Callable[[str], None] = lambda _phase: None,
     ) -> Answer:
         offset = self._log.stat().st_size if self._log.exists() else 0
         deadline = time.monotonic() + case.time_limit_s
@@ -171,6 +175,7 @@ class WorkerProcess:
                 message = self._connection.receive(max(0.0, deadline - time.monotonic()))
                 if "phase" in message:
                     phase = str(message["phase"])
+                    enter(phase)
                 elif "give_way" in message:
                     waited_since = time.monotonic()
                     self.give_way()
