@@ -152,6 +152,7 @@ def test_inputs_are_drawn_from_layers_and_signature(own, run, words, drawn):
         ("mine:number", "mine:number: it is of type int; it has to be a class of torch.nn.Module"),
         ("mine:Words", "Words needs words; give --arg words=VALUE"),
         ("mine:Odd", "no input could be drawn for a, b; give --inp"),
+        ("mine:Odd --input c=3", "give --input a=SHAPE --input b=SHAPE instead of c"),
         ("mine:Net --input image=3,4", "RuntimeError: "),
         ("mine:Net --input image=big", "--input: image=big; it has to be NAME=3,224,224"),
     ],

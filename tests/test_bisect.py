@@ -267,7 +267,7 @@ def test_the_ends_are_the_last_ok_run_and_the_first_failing_one():
 @pytest.mark.parametrize(
     ("statuses", "words"),
     [
-        ([], "has not failed since it was OK"),
+        ([], "has no run on this hardware"),
         ([Status.OK, Status.REGRESSED], "has not failed since it was OK"),
         ([Status.REGRESSED], "is OK in no run before it fails"),
     ],
@@ -436,7 +436,7 @@ def test_nights_of_one_commit_say_what_changed_instead(command):
         (("x", *ENDS, "--error", "50%"), ("--error", "at most 20%")),
         (("x", *ENDS, "--build", "make 'x"), ("--build", "No closing quotation")),
         (("x", *ENDS, "--build", "make", "--package", "torch"), ("--build", "not commits")),
-        (("x", "--good", "last-ok"), ("x has not failed since it was OK",)),
+        (("x", "--good", "last-ok"), ("x has no run on this hardware",)),
     ],
 )
 def test_a_wrong_question_is_one_line_with_the_value_and_the_remedy(command, words, names):

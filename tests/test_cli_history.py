@@ -56,6 +56,7 @@ def test_a_run_is_found_whether_its_file_is_compressed_or_not(cli, runs):
     for path in runs:
         for name in (run_id(path), str(path)):
             shown = cli("show", name)
+            assert f"started {night(runs.index(path) + 1)}" in shown.lines[0]
             assert (shown.status, shown.err) == (0, "")
             assert f"{CASE_ID}: OK" in shown.lines
 

@@ -255,7 +255,9 @@ def ends_of(runs: Iterable[Run], case_id: str, package: str) -> tuple[str, str]:
             good = environment
             break
     if good is None or bad is None:
-        what = "is OK in no run before it fails" if bad else "has not failed since it was OK"
+        what = "has not failed since it was OK" if good else "has no run on this hardware"
+        if bad:
+            what = "is OK in no run before it fails"
         raise UserError(f"{case_id} {what}; name both ends, or another --history")
     name = package.replace("-", "_") or "commit"
     first, last = (getattr(each, name, None) or each.libraries.get(package) for each in (good, bad))

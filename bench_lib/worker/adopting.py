@@ -112,6 +112,8 @@ def _inputs(
             guess = f"{'x'.join(map(str, about[0]))} works, give yours by --input NAME=SHAPE"
             return inputs, [f"the size of {', '.join(missing)}: {guess}"]
     words = " ".join(f"--input {name}=SHAPE" for name in missing)
+    if unknown := known.keys() - inspect.signature(network.forward).parameters.keys():
+        words += f" instead of {', '.join(sorted(unknown))}"
     raise ValueError(f"no input could be drawn for {', '.join(missing)}; give {words}")
 
 
