@@ -56,11 +56,10 @@ class _Stopper:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a starting xdist worker its device, and how to join the processes that measure there."""
+    """Tell a starting xdist worker its device, and how many there are."""
     if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
-        node.workerinput[devices.DEVICE] = index = assignment.take(node.gateway.id)
-        told = node.config.stash[SELECTION].share(index, assignment.count)
-        node.workerinput[devices.WORKERS] = told
+        node.workerinput[devices.DEVICE] = assignment.take(node.gateway.id)
+        node.workerinput[devices.AT_ONCE] = assignment.count
 
 
 @pytest.hookimpl(optionalhook=True)
