@@ -600,6 +600,7 @@ def note(*words):
         print(*words, file=file)
 """
 STARTED = """
+import contextlib, os
 from standins import worker as scripted
 
 def start(_side, device):
@@ -611,7 +612,6 @@ def on_part(number, of):
     note("on part", number, of)
     yield
 
-import contextlib, os
 engine.processes.start_workers, engine.processes.on_part_of_cpus = start, on_part
 """
 
