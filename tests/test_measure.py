@@ -85,25 +85,6 @@ def test_every_second_of_a_case_belongs_to_a_phase():
     assert math.fsum(spent.values()) == machine.now() - begin_s
 
 
-def test_what_was_measured_is_shown_while_nothing_is_timed():
-    machine = Device(work_s=[1.0], issue_s=[0.0], asynchronous=False)
-    many = dataclasses.replace(AT_ONCE, iterations=5, max_iterations=5)
-    shown: list[list[float]] = []
-
-    def show(seconds: list[float]) -> None:
-        shown.append(seconds)
-        machine.log.append("shown")
-        machine._now += 100.0
-
-    measured = machine.measure(sampling=many, shown=show)
-    assert shown == [[1.0, 1.0], [1.0, 1.0], [1.0]]
-    assert measured.iteration_s == [1.0] * 5
-    assert measured.wall_s == 5.0
-    begin = machine.log.index("reset peak")
-    batch = ["synchronize", "mark 0", "step", "mark 1", "step", "mark 2", "synchronize"]
-    assert machine.log[begin + 1 :][:9] == [*batch, "read marks", "shown"]
-
-
 # --- work that has parts, and an end of its own ----------------------------------------------
 
 

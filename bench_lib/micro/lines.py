@@ -104,9 +104,9 @@ class Watched:
         """Return the first iterations, the very first included, once all are done."""
         return self._iterations(self.warmup_losses, self.warmup_s)
 
-    def measured(self, seconds: list[float], *, since: int = 0) -> list[PrintedIteration]:
-        """Return measured iterations from ``since`` on, which took so long."""
-        return self._iterations(self.losses[since:], seconds)
+    def measured(self, seconds: list[float]) -> list[PrintedIteration]:
+        """Return the measured iterations, which took so long."""
+        return self._iterations(self.losses, seconds)
 
     def _iterations(self, seen: list[Tensor], seconds: list[float]) -> list[PrintedIteration]:
         losses = [float(loss) for loss in seen]
@@ -154,10 +154,10 @@ def warming_up(warmup: Sequence[PrintedIteration], steps: int) -> list[str]:
     return [*lines, "Warmup complete.", ""]
 
 
-def timed(measured: Sequence[PrintedIteration], *, since: int = 0) -> list[str]:
-    """Return a line for each measured iteration; ``since`` is the first one's number."""
-    lines = [] if since else ["Running timed iterations..."]
-    return [*lines, *(f"Epoch {since + i}: {_iteration(seen)}" for i, seen in enumerate(measured))]
+def timed(measured: Sequence[PrintedIteration]) -> list[str]:
+    """Return a line for each measured iteration."""
+    epochs = [f"Epoch {i}: {_iteration(seen)}" for i, seen in enumerate(measured)]
+    return ["Running timed iterations...", *epochs]
 
 
 def _iteration(seen: PrintedIteration) -> str:

@@ -190,7 +190,6 @@ def looked_at(
     options: MicroOptions, case: Case, context: MeasuringContext, say: Callable[[str], None]
 ) -> tuple[Measurement, list[PrintedIteration]]:
     """Measure a case, and print each iteration; returns the measured ones, too."""
-    measured: list[PrintedIteration] = []
 
     def entered(phase: str) -> None:
         if phase == "first step":
@@ -200,11 +199,6 @@ def looked_at(
         if phase == "measure":
             say("INFO: running the benchmark..")
 
-    def shown(seconds: list[float]) -> None:
-        seen = watched.measured(seconds, since=len(measured))
-        _say(say, lines.timed(seen, since=len(measured)))
-        measured.extend(seen)
-
     mode, text = options.compiling.mode, options.compiling.options
     watched = Watched(
         context.clock,
@@ -213,10 +207,11 @@ def looked_at(
         keeps_losses=mode == "graph" or records_graphs(mode, text),
         entered=entered,
     )
-    watching = dataclasses.replace(
-        context, phase=watched.enter, prepare=watched.prepare, shown=shown
-    )
-    return measure(case, watching), measured
+    watching = dataclasses.replace(context, phase=watched.enter, prepare=watched.prepare)
+    measurement = measure(case, watching)
+    measured = watched.measured(measurement.iteration_s)
+    _say(say, lines.timed(measured))
+    return measurement, measured
 
 
 def _opened(place: RankPlace) -> tuple[torch.device, Device]:

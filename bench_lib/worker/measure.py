@@ -11,7 +11,7 @@ import contextlib
 import gc
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,8 +89,6 @@ STEADY = 0.02
 BLOCK_S = 0.1
 EARLY, EARLY_BLOCK_S = 0.005, 0.05
 """Blocks of half the length that agree so well end warming up before its least time."""
-BATCH_S = 2.0
-"""Between batches of so many seconds a caller may show the steps so far."""
 ISSUES, ISSUES_S, FEWEST_ISSUES = 5, 0.1, 3
 """Steps whose issue is timed one by one, unless they take longer than this in all: then fewer."""
 LEAST_WARMUP_STEPS = 3
@@ -206,8 +204,6 @@ class MeasuringContext:
     """Lets a caller look into the steps; its own additions are measured too."""
     brief: bool = False
     """Warm up by one step where it is eager on a CPU: nothing is recorded, and nobody gives way."""
-    shown: Callable[[list[float]], None] | None = None
-    """Told the times of iterations by batches, while none is timed; None measures all at once."""
     forget: Callable[[], None] = forget_compiled
     """Drops compiled code of the case before, so that no case inherits its guards."""
 
@@ -291,14 +287,10 @@ def _measured(
     warnings += steady.warnings
 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
-    most = n
-    if context.shown is not None:
-        most = max(1, int(BATCH_S / max(steady.blocks[-1], 1e-9)))
-    sizes = [min(most, n - done) for done in range(0, n, most)]
-    parts = [clock.marks(size + 1) for size in sizes]
+    marks = clock.marks(n + 1)
     context.phase("measure")
 
-    seen = _stretch(clock, parts, workload, context.shown)
+    seen = _stretch(clock, marks, workload)
     intervals = seen.iteration_s
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
@@ -307,7 +299,7 @@ def _measured(
     step_s = statistics.median(intervals)
     enqueue_s = _enqueue_time(clock, workload.step, context.agree(step_s)) if issues else None
     host_bound = enqueue_s is not None and (
-        enqueue_s >= HOST_BOUND * step_s or seen.backlog_s < BACKLOG * step_s
+        enqueue_s >= HOST_BOUND * step_s or seen.end_s - seen.issued_s < BACKLOG * step_s
     )
 
     burst = None
@@ -341,7 +333,7 @@ def _measured(
         device_uuid=context.device_uuid,
         iteration_s=intervals if burst is None else burst.iteration_s,
         window_s=(seen.begin_s, seen.end_s),
-        wall_s=seen.wall_s if burst is None else math.fsum(burst.iteration_s),
+        wall_s=seen.end_s - seen.begin_s if burst is None else math.fsum(burst.iteration_s),
         sustained_s=None if burst is None else step_s,
         burst_window_s=None if burst is None else burst.window_s,
         warmup_s=steady.elapsed_s,
@@ -444,14 +436,11 @@ def uncollected() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """When the measured stretch began, and the device was done with it."""
+    """When the measured stretch began, all was issued, and the device was done with it."""
 
     begin_s: float
+    issued_s: float
     end_s: float
-    backlog_s: float
-    """How long the device still worked after all of the first part was issued."""
-    wall_s: float
-    """Without the pauses between its parts."""
     cpu_s: float | None
     """CPU time of this process and those that it has started."""
     waited_s: float | None
@@ -459,62 +448,34 @@ class _Stretch:
     iteration_s: list[float]
 
 
-def _stretch(
-    clock: Clock,
-    parts: Sequence[Marks],
-    workload: Workload,
-    shown: Callable[[list[float]], None] | None,
-) -> _Stretch:
-    """Run the measured stretch from a fresh start, the collector held off.
-
-    Each part's times are ``shown``, if somebody wants to see them.
-    """
+def _stretch(clock: Clock, marks: Marks, workload: Workload) -> _Stretch:
+    """Run the measured stretch from a fresh start, the collector held off."""
     family = host.family()
+    step, mark, positions = workload.step, marks.mark, range(1, len(marks))
     with uncollected():
         # After all that takes time: a loader's processes work ahead from here on.
         workload.rewind()
         clock.reset_peak()
         cpu_before, waits_before = host.cpu_s(of=family), host.waits_s()
-        loops = list[_Loop]()
-        for marks in parts:
-            loops.append(_loop(clock, marks, workload.step))
-            if shown is not None:
-                shown(loops[-1].iteration_s)
+        clock.synchronize()
+        begin_s = clock.now()
+        mark(0)
+        for i in positions:
+            step()
+            mark(i)
+        issued_s = clock.now()
+        clock.synchronize()
+        end_s = clock.now()
         waits = host.waits_s()
         cpu_s = _grown(cpu_before, host.cpu_s())
     return _Stretch(
-        begin_s=loops[0].begin_s,
-        end_s=loops[-1].done_s,
-        backlog_s=loops[0].done_s - loops[0].issued_s,
-        wall_s=math.fsum(each.done_s - each.begin_s for each in loops),
+        begin_s=begin_s,
+        issued_s=issued_s,
+        end_s=end_s,
         cpu_s=cpu_s,
         waited_s=max((s - waits_before.get(name, 0.0) for name, s in waits.items()), default=None),
-        iteration_s=[time_s for each in loops for time_s in each.iteration_s],
+        iteration_s=marks.intervals(),
     )
-
-
-@dataclass(frozen=True)
-class _Loop:
-    """When steps began, all were issued, and were done; and the seconds of each."""
-
-    begin_s: float
-    issued_s: float
-    done_s: float
-    iteration_s: list[float]
-
-
-def _loop(clock: Clock, marks: Marks, step: Callable[[], object]) -> _Loop:
-    """Do steps and marks, nothing else."""
-    mark, positions = marks.mark, range(1, len(marks))
-    clock.synchronize()
-    begin_s = clock.now()
-    mark(0)
-    for i in positions:
-        step()
-        mark(i)
-    issued_s = clock.now()
-    clock.synchronize()
-    return _Loop(begin_s, issued_s, clock.now(), marks.intervals())
 
 
 def _enqueue_time(clock: Clock, step: Callable[[], object], step_s: float) -> float:
