@@ -18,10 +18,9 @@ from bench_lib.formulas.arithmetic import (
     ERRORS,
     LABELS,
     answered,
-    coarser,
-    finer,
     operations,
     proof,
+    refusal,
 )
 from bench_lib.worker import arithmetic, context
 from bench_lib.worker.arithmetic import WrongArithmeticError, prove
@@ -39,10 +38,6 @@ BOTH = ["gemm", "conv"]
 @pytest.mark.parametrize("name", ERRORS)
 def test_each_arithmetic_is_known_by_its_error(name):
     assert {answered(ERRORS[name] * factor) for factor in (0.7, 1, 2.66)} == {name}
-
-
-def refusal(precision: str, errors: dict[str, float]) -> str | None:
-    return coarser(precision, errors) or next(iter(finer(precision, errors).values()), None)
 
 
 def test_an_emulation_by_bf16_is_taken_for_tf32_and_not_for_fp32():
@@ -160,15 +155,6 @@ def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(in_place_of_fp32):
         prove("tf32", CPU, ["gemm"])
     in_place_of_fp32(rounded(11))
     assert set(prove("tf32", CPU, BOTH)) == {*BOTH}
-
-
-def test_what_is_coarser_is_refused_at_once(in_place_of_fp32, monkeypatch):
-    monkeypatch.setitem(arithmetic.LARGE, "cpu", arithmetic.Sizes(-1, -1, -1, -1))
-    in_place_of_fp32(lambda operand: rounded(8)(operand) if operand.ndim == 4 else operand)
-    with pytest.raises(
-        WrongArithmeticError, match="the case asks for tf32, and the device computed in bf16"
-    ):
-        prove("tf32", CPU, BOTH)
 
 
 # --- TF32 on AMD -------------------------------------------------------------------------

@@ -91,34 +91,27 @@ def answered(error: float) -> str:
     return next(name for name, most in MOST.items() if error <= most)
 
 
-def coarser(precision: str, errors: Mapping[str, float]) -> str | None:
-    """Name the coarser arithmetic that answered in place of a precision's; None if none did.
-
-    ``errors`` are those of some of OPERATIONS, as fractions.
-    """
-    for operation, error in errors.items():
-        wanted = _wanted(precision, operation)
-        slack = WINOGRAD if (operation, wanted) == ("conv", "fp32") else 1.0
-        if _place(answered(error / slack)) > _place(wanted):
-            return _refused(precision, operation, error)
-    return None
+def asks_for_tf32(precision: str, operation: str) -> bool:
+    """Whether an operation is to be done in TF32, and not in FP16, whose errors are the same."""
+    return "tf32" in precision and _wanted(precision, operation) == "tf32"
 
 
-def finer(precision: str, errors: Mapping[str, float]) -> dict[str, str]:
-    """Say by operation where FP32 answered though TF32 is claimed, and its speed.
+def refusal(precision: str, errors: Mapping[str, float]) -> str | None:
+    """Name the arithmetic that answered in place of a precision's own; None if none did.
 
+    It is refused if it is coarser, or if it is FP32 where TF32, and its speed, is claimed.
     ``errors`` are those of some of OPERATIONS, as fractions.  Between FP32's and TF32's anything
     is taken for an emulation by several BF16s, as hipBLASLt has on MI350: how far that is off is
     not known here, and three BF16s would be off by 4e-6.  FP32 is off by 1.15e-6 on an MI350X, in
     a product of 4096 (ROCm/aorta issue 500).
     """
-    return {
-        operation: _refused(precision, operation, error)
-        for operation, error in errors.items()
-        if "tf32" in precision
-        and _wanted(precision, operation) == "tf32"
-        and answered(error) == "fp32"
-    }
+    for operation, error in errors.items():
+        wanted = _wanted(precision, operation)
+        slack = WINOGRAD if (operation, wanted) == ("conv", "fp32") else 1.0
+        is_coarser = _place(answered(error / slack)) > _place(wanted)
+        if is_coarser or (asks_for_tf32(precision, operation) and answered(error) == "fp32"):
+            return _refused(precision, operation, error)
+    return None
 
 
 def _refused(precision: str, operation: str, error: float) -> str:

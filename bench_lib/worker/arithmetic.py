@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
 
 
 SIZES = {"cuda": Sizes(512, 8, 64, 28), "cpu": Sizes(192, 2, 16, 14)}
-LARGE = {"cuda": Sizes(4096, 64, 256, 56)}
+LARGE = {"cuda": Sizes(4096, 64, 256, 56), "cpu": SIZES["cpu"]}
 """TF32 is a permission: for little work a library may choose an FP32 kernel, for so much it has no
 reason to."""
 ROWS, IMAGES = 512, 8
@@ -45,31 +45,20 @@ class WrongArithmeticError(RuntimeError):
 def prove(precision: str, device: torch.device, operations: Sequence[str]) -> dict[str, float]:
     """Return the errors of operations in a precision, as fractions; none if nothing is known of it.
 
-    torch's switches stay as the case left them, since it is they that may be wrong.  Operations
-    that are finer than TF32 on a GPU are done once more in a large size, and that error counts.
-    Raises WrongArithmeticError if the errors are those of another arithmetic.
+    torch's switches stay as the case left them, since it is they that may be wrong.  Raises
+    WrongArithmeticError if the errors are those of another arithmetic.
     """
     if precision not in arithmetic.LABELS:
         return {}
-    with torch.no_grad():
-        sizes = SIZES[device.type]
-        errors = {name: _MEASURES[name](precision, device, sizes) for name in operations}
-        _refuse(arithmetic.coarser(precision, errors))
-        for name, problem in arithmetic.finer(precision, errors).items():
-            large = LARGE.get(device.type)
-            again = {name: _MEASURES[name](precision, device, large)} if large else {}
-            if not again or arithmetic.finer(precision, again):
-                # Of little work, since sums of many numbers add errors of their own.
-                _refuse(problem)
-            _refuse(arithmetic.coarser(precision, again))
-            errors |= again
+    errors = {}
+    for name in operations:
+        of = LARGE if arithmetic.asks_for_tf32(precision, name) else SIZES
+        with torch.no_grad():
+            errors[name] = _MEASURES[name](precision, device, of[device.type])
+    if problem := arithmetic.refusal(precision, errors):
+        raise WrongArithmeticError(problem)
     # JSON has no infinity; what is not finite was refused.
     return errors
-
-
-def _refuse(problem: str | None) -> None:
-    if problem is not None:
-        raise WrongArithmeticError(problem)
 
 
 def _gemm(precision: str, device: torch.device, sizes: Sizes) -> float:
