@@ -53,7 +53,6 @@ OURS = {
         "Path(f'{stem}.stack').open('w')",
     },
     "worker/device.py": {
-        "Path(found.origin).with_name('version.py').read_text(encoding='utf-8')",
         "maps.read_text(encoding='utf-8', errors='replace')",
         "file.open('rb')",
     },
