@@ -283,9 +283,6 @@ class _Function:
     compute: Callable[..., Tensor]
     layout: torch.memory_format = torch.contiguous_format
     """Layout of the result, and so of its gradient."""
-    ends: tuple[int, ...] = ()
-    """Inputs of which the first and the last of the batch are enough, one after the other, with
-    the results' and gradients' there; none takes all."""
     exact: Callable[..., Tensor] | None = None
     """Computes the reference, where that is another function."""
 
@@ -304,29 +301,15 @@ class _Function:
     def _answers(self) -> Pairs:
         exact = self.exact or self.compute
         with torch.no_grad():
-            answer = self.compute(*self.inputs)
-            return [(answer[part], exact(*self._widened(part))) for part in self._parts()]
+            return [(self.compute(*self.inputs), exact(*self._widened()))]
 
     def _gradients(self, gradient: Tensor) -> Pairs:
         answers = _Backward(self.compute, self.inputs, gradient)()
-        pairs = []
-        for part in self._parts():
-            wider = gradient[part].to(self.wide)
-            references = _Backward(self.exact or self.compute, self._widened(part), wider)()
-            pairs += [(each[part], one) for each, one in zip(answers, references, strict=True)]
-        return pairs
+        exact = _Backward(self.exact or self.compute, self._widened(), gradient.to(self.wide))
+        return list(zip(answers, exact(), strict=True))
 
-    def _parts(self) -> list[slice]:
-        if not self.ends:
-            return [slice(None)]
-        last = len(self.inputs[0]) - 1
-        return [slice(at, at + 1) for at in sorted({0, last})]
-
-    def _widened(self, part: slice) -> tuple[Tensor, ...]:
-        return tuple(
-            (each[part] if i in self.ends else each).detach().to(self.wide)
-            for i, each in enumerate(self.inputs)
-        )
+    def _widened(self) -> tuple[Tensor, ...]:
+        return tuple(each.detach().to(self.wide) for each in self.inputs)
 
 
 class _Backward:
@@ -458,7 +441,7 @@ def _sdpa(o: Operation, fresh: _Fresh) -> _Function:
         mask = _earlier(o.sizes[2], q.device) if o.causal else None
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    return _Function(tensors, _attention_of(o, fresh.device), ends=(0, 1, 2), exact=exact)
+    return _Function(tensors, _attention_of(o, fresh.device), exact=exact)
 
 
 def _earlier(length: int, device: torch.device) -> Tensor:
@@ -476,7 +459,7 @@ def _sdpa_decode(o: Operation, fresh: _Fresh) -> _Function:
         return functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != kept)
 
     attention = _attention_of(o, fresh.device, shares_keys=heads != kept)
-    return _Function((query, keys, values), attention, ends=(0, 1, 2), exact=exact)
+    return _Function((query, keys, values), attention, exact=exact)
 
 
 def _latent_decode(o: Operation, fresh: _Fresh) -> _Function:
@@ -496,7 +479,7 @@ def _latent_decode(o: Operation, fresh: _Fresh) -> _Function:
         weights = scores.softmax(dim=-1, dtype=_summed(q)).to(q.dtype)
         return torch.bmm(weights, kept[:, :, :latent]).unsqueeze(2)
 
-    return _Function((queries, cache), attention, ends=(0, 1))
+    return _Function((queries, cache), attention)
 
 
 def _summed(tensor: Tensor) -> torch.dtype:
@@ -526,7 +509,7 @@ def _latent_prefill(o: Operation, fresh: _Fresh) -> _Function:
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     attention = by(partial(functional.scaled_dot_product_attention, is_causal=True))
-    return _Function((queries, cache, up), attention, ends=(0, 1), exact=by(exact))
+    return _Function((queries, cache, up), attention, exact=by(exact))
 
 
 def _sdpa_paged(o: Operation, fresh: _Fresh) -> _Function:
@@ -702,9 +685,7 @@ def _conv2d(o: Operation, fresh: _Fresh) -> _Function:
     def convolution(image: Tensor, weight: Tensor) -> Tensor:
         return functional.conv2d(image, weight, stride=o.stride, padding=o.padding, groups=o.groups)
 
-    # The weight's gradient is of all images.
-    ends = () if o.is_backward else (0,)
-    return _Function((image, weight), convolution, layout, ends)
+    return _Function((image, weight), convolution, layout)
 
 
 def _batch_norm(o: Operation, fresh: _Fresh) -> _Function:
