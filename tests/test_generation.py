@@ -141,8 +141,6 @@ def test_generation_in_fp32_is_its_own_reference(network, task):
     workload = build(network, task=task)
     for _ in range(2):
         workload.step()
-    loss = workload.loss()
-    assert torch.isfinite(loss)
     numerics = workload.numerics()
     assert numerics.finite
     assert numerics.cosine == pytest.approx(1)

@@ -12,22 +12,8 @@ from bench_lib.worker.workload import Setting
 from bench_lib.worker.workloads.compilation import arguments_of
 
 
-class Division:
-    """How a network is divided, so that no rank ever holds all of it; as it stands not at all."""
-
-    def block(self, block: nn.Module) -> None:
-        """Keep this rank's part of a block that has just been built."""
-
-    def rest(self, network: Any) -> None:
-        """Keep this rank's part of everything outside the blocks."""
-
-
-WHOLE = Division()
-"""Every rank has all weights."""
-
-
-class FullyShard(Division):
-    """FSDP2.  Blocks are compiled one by one, before they are divided.
+class FullyShard:
+    """FSDP2: no rank ever holds all of a network.  Blocks are compiled before they are divided.
 
     Under ``amp-bf16`` weights are kept in FP32, gathered in bf16, and gradients are averaged in
     FP32.
@@ -45,13 +31,13 @@ class FullyShard(Division):
             self._policy = MixedPrecisionPolicy(AUTOCAST[precision], torch.float32)
 
     def block(self, block: nn.Module) -> None:
-        """Compile it if the case says so, and divide it."""
+        """Compile a block just built, if the case says so, and keep this rank's part of it."""
         if self._mode != "eager":
             block.compile(**arguments_of(self._mode, ""))
         self._divide(block)
 
     def rest(self, network: Any) -> None:
-        """Divide embeddings, norm and head."""
+        """Keep this rank's part of embeddings, norm and head."""
         self._divide(network)
 
     def _divide(self, part: nn.Module) -> None:

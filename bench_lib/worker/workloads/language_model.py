@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from bench_lib.formulas.transformer import (
     GENERATED,
@@ -26,12 +25,12 @@ from bench_lib.formulas.transformer import (
 from bench_lib.model import QUANTIZED, Numerics
 from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, Workload
-from bench_lib.worker.workloads.dividing import WHOLE, FullyShard
+from bench_lib.worker.workloads.dividing import FullyShard
 from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.llama import Llama
 from bench_lib.worker.workloads.networks import SEED
 from bench_lib.worker.workloads.steps import (
-    AnsweringNetwork,
+    BuiltNetwork,
     InferenceStep,
     Spec,
     TrainingStep,
@@ -205,15 +204,15 @@ def fuse_quantizers(blocks: nn.ModuleList) -> None:
         block.compile(dynamic=False)
 
 
-class _Tokens(AnsweringNetwork):
+class _Tokens(BuiltNetwork):
     spec: _Spec
     item = "token"
 
     def __init__(self, spec: _Spec, setting: Setting) -> None:
         super().__init__(spec, setting)
         trains = spec.task == "train"
-        self.division = WHOLE
         self.divided = setting.ranks > 1 and spec.parallel == "fsdp2"
+        self.division = None
         if self.divided:
             self.division = FullyShard(spec.precision, spec.compile_mode, setting)
         self.parameters = spec.size.parameters
@@ -286,10 +285,9 @@ class _Tokens(AnsweringNetwork):
     def network(self, dtype: torch.dtype, *, divided: bool = False) -> Any:
         """Return the network with the weights it begins with, or this rank's part; uncompiled."""
         spec = self.spec
-        kept = self.division if divided else WHOLE
         torch.manual_seed(SEED)
         with self.device:
-            model = Llama(spec.size, spec.room, dtype, kept)
+            model = Llama(spec.size, spec.room, dtype, self.division if divided else None)
         return model.train(spec.task == "train")
 
     def twin(self) -> nn.Module:
@@ -305,9 +303,6 @@ class _Tokens(AnsweringNetwork):
     def loss_by(self, network: nn.Module, given: Tensor, targets: Tensor) -> Tensor:
         loss: Tensor = network(given, targets)
         return loss
-
-    def loss_of(self, answer: Tensor) -> Tensor:
-        return functional.cross_entropy(answer.float(), self.targets[:, -1])
 
     def optimizer(self) -> torch.optim.Optimizer:
         on_gpu = self.device.type == "cuda"
@@ -331,10 +326,6 @@ class _Tokens(AnsweringNetwork):
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         # FSDP2 itself gathers weights in the shorter precision.
         return contextlib.nullcontext() if self.divided else super().autocast()
-
-    def layers(self) -> tuple[nn.Module, Tensor] | None:
-        # What generates has no input but its own state.
-        return None if self.divided or self.spec.task == "decode" else super().layers()
 
     def counted(self) -> Amount | None:
         spec = self.spec

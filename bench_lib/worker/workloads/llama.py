@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from bench_lib.formulas.transformer import DEVIATION, Experts, Size
 from bench_lib.worker.workload import UnsupportedError
-from bench_lib.worker.workloads.dividing import WHOLE, Division
+from bench_lib.worker.workloads.dividing import FullyShard
 
 EPSILON = 1e-5
 
@@ -218,7 +218,7 @@ class Llama(nn.Module):
         size: Size,
         length: int,
         dtype: torch.dtype = torch.float32,
-        division: Division = WHOLE,
+        division: FullyShard | None = None,
     ) -> None:
         """Take fresh weights for sequences of up to ``length``, block by block in ``dtype``.
 
@@ -232,7 +232,8 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList()
         for layer in range(size.layers):
             self.blocks.append(LlamaBlock(size, layer).to(dtype))
-            division.block(self.blocks[-1])
+            if division is not None:
+                division.block(self.blocks[-1])
         self.norm = nn.RMSNorm(size.width, eps=EPSILON).to(dtype)
         self.head = linear(size.width, size.vocabulary).to(dtype)
         if size.tied:
@@ -242,7 +243,8 @@ class Llama(nn.Module):
         self.kv_heads, self.head_width = size.kv_heads, size.head_width
         self.room = 0
         """Tokens of a sequence that the caches can hold."""
-        division.rest(self)
+        if division is not None:
+            division.rest(self)
 
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, answered: int | None = None

@@ -18,7 +18,7 @@ from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.flops import APART, Amount, count, counted
 from bench_lib.worker.workloads.registry import create, create_weightless, networks
 from bench_lib.worker.workloads.steps import (
-    AnsweringNetwork,
+    BuiltNetwork,
     InferenceStep,
     Spec,
     TrainingStep,
@@ -80,7 +80,7 @@ def network(setting: Setting, **params: Any) -> Workload:
     return InferenceStep(built).workload()
 
 
-class _Images(AnsweringNetwork):
+class _Images(BuiltNetwork):
     spec: _Spec
 
     def __init__(self, spec: _Spec, setting: Setting) -> None:

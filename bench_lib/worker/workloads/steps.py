@@ -162,6 +162,10 @@ class BuiltNetwork(ABC):
         """Return the loss, a scalar, of a network's answer to its input, (n, ...)."""
         return loss_of(network(given), targets)
 
+    def loss_of(self, answer: Tensor) -> Tensor:
+        """Return the loss, a scalar, of an answer, (n, ...)."""
+        return loss_of(answer.float(), self.targets)
+
     @abstractmethod
     def optimizer(self) -> torch.optim.Optimizer:
         """Return what trains the model."""
@@ -208,18 +212,10 @@ class BuiltNetwork(ABC):
         return self.model, self.input
 
 
-class AnsweringNetwork(BuiltNetwork):
-    """One that inference asks as well."""
-
-    @abstractmethod
-    def loss_of(self, answer: Tensor) -> Tensor:
-        """Return the loss, a scalar, of an answer, (n, ...)."""
-
-
 class InferenceStep:
     """Forward passes of a network."""
 
-    def __init__(self, built: AnsweringNetwork) -> None:
+    def __init__(self, built: BuiltNetwork) -> None:
         """Prepare the first step; nothing runs yet."""
         self.built = built
         self.run = built.compiled(built.model)
@@ -256,24 +252,18 @@ class InferenceStep:
         reference = self._reference()
         if reference is None:
             return Numerics(finite=finite)
-        return closeness(answer[: len(reference)], reference, finite=finite)
+        return closeness(answer, reference, finite=finite)
 
     def _reference(self) -> Tensor | None:
-        """Return the twin's answer to as much of the input as memory holds, or None."""
-        n = self.built.compared
-        with plain_fp32(), torch.no_grad():
-            try:
-                twin = self.built.twin()
-            except torch.OutOfMemoryError:
-                return None
-            while True:
-                try:
-                    return main_output(twin(self.built.beginning(n))).cpu()
-                except torch.OutOfMemoryError:  # noqa: PERF203 - each try is another batch
-                    if n == 1:
-                        return None
-                    n //= 2
-                    torch.cuda.empty_cache()
+        """Return the twin's answer to the input; None if the memory is too small."""
+        built = self.built
+        with (
+            plain_fp32(),
+            torch.no_grad(),
+            contextlib.suppress(torch.OutOfMemoryError),
+        ):
+            return main_output(built.twin()(built.beginning(built.compared))).cpu()
+        return None
 
 
 class TrainingStep:

@@ -179,9 +179,6 @@ class _Images(BuiltNetwork):
     def traffic(self) -> float | None:
         return None  # nobody counts what the feed and the optimizer move
 
-    def layers(self) -> None:
-        return None
-
 
 def weightless_step(
     network: str, about: DataSet, side: int, batch_size: int
