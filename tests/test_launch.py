@@ -437,9 +437,9 @@ CHEAP, DEAR = SAME_KIND, SAME_KIND + 0.001
 class Drawn:
     is_dear = WorkerProcess.is_dear
 
-    def __init__(self, excess: float | None, pid: int) -> None:
+    def __init__(self, excess: float | None, name: str) -> None:
         self.excess = excess
-        self.pid = pid
+        self.name = name
         self.closed = False
         self.waited_for = False
 
@@ -461,12 +461,12 @@ def forking(
     def fork(_zygote: Zygote) -> Drawn:
         # One context at a time has the device: two at once would share its memory.
         assert all(drawn.closed for drawn in forked)
-        forked.append(Drawn(next(script), 1 + len(forked)))
+        forked.append(Drawn(next(script), str(len(forked))))
         return forked[-1]
 
     monkeypatch.setattr(Zygote, "wait", lambda _zygote: None)
     monkeypatch.setattr(Zygote, "_forked", fork)
-    monkeypatch.setattr(Zygote, "exit_code", lambda _zygote, pid: forked[pid - 1].wait())
+    monkeypatch.setattr(Zygote, "exit_code", lambda _zygote, name: forked[int(name)].wait())
     zygote = object.__new__(Zygote)
     zygote._futile = 0
     return zygote, forked

@@ -191,7 +191,7 @@ class WorkerProcess:
             limit = f"no answer within its time limit of {case.time_limit_s:g} s"
             raise self._fault("time limit", limit, phase, offset) from None
         except ClosedError:
-            ended = how_it_ended(self._zygote.exit_code(self.pid))
+            ended = how_it_ended(self._zygote.exit_code(self.name))
             raise self._fault("died", ended, phase, offset) from None
         except (ProtocolError, msgspec.ValidationError, KeyError, TypeError) as error:
             raise self._fault("protocol", str(error), phase, offset) from error
@@ -243,8 +243,8 @@ class Zygote:
         self.versions: dict[str, str | None] = {}
         """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
         self._listener = socket.socket(socket.AF_UNIX)
-        self._pids: dict[str, int] = {}
-        self._exits: dict[int, int] = {}
+        self._exits: dict[str, int] = {}
+        """How contexts ended, by name."""
         self._contexts = 0
         self._futile = 0
         self._connection: Connection | None = None
@@ -332,7 +332,7 @@ class Zygote:
                 self._futile = 0
                 return context
             context.close()
-            self.exit_code(context.pid)  # until then it may hold the device, or its memory
+            self.exit_code(context.name)  # until then it may hold the device, or its memory
         context = self._forked()
         if draws > 1:
             self._futile = self._futile + 1 if context.is_dear else 0
@@ -351,7 +351,7 @@ class Zygote:
             greeting = connection.receive(OPEN_LIMIT_S)
             return WorkerProcess(self, name, pid, connection, greeting)
         except ClosedError:
-            code = self.exit_code(pid)
+            code = self.exit_code(name)
             why = how_it_ended(code)
         except TimeoutError:
             code, why = 0, f"it took more than {OPEN_LIMIT_S:g} s"
@@ -362,14 +362,14 @@ class Zygote:
         output = last_output(self.logs / f"{name}.log")
         raise self._error(f"a worker could not open its device: {why}\n{output}", code)
 
-    def exit_code(self, pid: int, wait_s: float = 5.0) -> int | None:
+    def exit_code(self, name: str, wait_s: float = 5.0) -> int | None:
         """Return how a context ended (negative: by that signal); None if unknown."""
         deadline = time.monotonic() + wait_s
         assert self._connection is not None
         with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
-            while pid not in self._exits:
+            while name not in self._exits:
                 self._note(self._connection.receive(max(0.0, deadline - time.monotonic())))
-        return self._exits.get(pid)
+        return self._exits.get(name)
 
     def end(self, pid: int) -> None:
         """End a context by its process id."""
@@ -411,11 +411,7 @@ class Zygote:
             raise self._error(self._obituary("the worker's zygote is gone"), None) from error
 
     def _note(self, message: dict[str, Any]) -> None:
-        if "forked" in message:
-            pid = self._pids[str(message["context"])] = int(message["forked"])
-            self._exits.pop(pid, None)  # of an earlier context, whose number it was
-        elif "exited" in message:
-            self._exits[int(message["exited"])] = int(message["code"])
+        self._exits[str(message["exited"])] = int(message["code"])
 
     def _accept(self, who: str, limit_s: float) -> tuple[Connection, dict[str, Any]]:
         """Wait for ``who`` to call back, while the zygote lives."""
@@ -454,7 +450,7 @@ class Zygote:
                 self._note(self._connection.receive(TURN_LIMIT_S))
                 while self._connection.has_message():
                     self._note(self._connection.receive())
-        code = self._exits.get(self._pids.get(name, 0))
+        code = self._exits.get(name)
         if code is not None:
             output = last_output(self.logs / f"{name}.log")
             raise self._error(f"a context did not begin: {how_it_ended(code)}\n{output}", code)

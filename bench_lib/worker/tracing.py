@@ -157,7 +157,11 @@ def _traced(
 
     A timeline would show that as a device that waits.
     """
-    with _profiler(clock, asked.steps) as profiler:
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * clock.asynchronous)],
+        schedule=schedule(wait=0, warmup=1, active=asked.steps, repeat=1),
+        acc_events=True,
+    ) as profiler:
         kept.add(profiled_step_s=_under(profiler, step, clock, asked.steps) / asked.steps)
     kept.add(peak_memory_bytes=clock.peak_bytes())
     kept.enter("write the trace")
@@ -166,14 +170,6 @@ def _traced(
     device = {"device time": "self_device_time_total"} if clock.asynchronous else {}
     orders = {**device, "cpu time": "self_cpu_time_total"}
     kept.add(tables=_tabulate(profiler.key_averages(), orders, kept))
-
-
-def _profiler(clock: Clock, steps: int) -> profile:
-    return profile(
-        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * clock.asynchronous)],
-        schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
-        acc_events=True,
-    )
 
 
 def _under(profiler: profile, step: Callable[[], object], clock: Clock, steps: int) -> float:

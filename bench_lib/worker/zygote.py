@@ -109,7 +109,8 @@ def _serve_runner() -> bool:
     os.set_blocking(alarm, False)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    children: set[int] = set()
+    children: dict[int, str] = {}
+    """Names by process id."""
     sources: list[Connection | int] = [connection, wake]
     try:
         connection.receive()  # once the runner needs us
@@ -187,19 +188,18 @@ def _does_a_child_open_a_gpu() -> bool:
     return False
 
 
-def _obey(connection: Connection, children: set[int], order: dict[str, Any]) -> None:
+def _obey(connection: Connection, children: dict[int, str], order: dict[str, Any]) -> None:
     if order["order"] == "fork":
         name = str(order["context"])
         pid = os.fork()
         if pid == 0:
             _become_context(connection, name)
-        children.add(pid)
-        connection.send({"forked": pid, "context": name})
+        children[pid] = name
     elif order["order"] == "end" and order["pid"] in children:
         end(order["pid"])
 
 
-def _reap(connection: Connection, children: set[int]) -> None:
+def _reap(connection: Connection, children: dict[int, str]) -> None:
     while children:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
@@ -210,8 +210,8 @@ def _reap(connection: Connection, children: set[int]) -> None:
             signal_all(CONTEXT, _mark(pid), signal.SIGKILL)  # what has a session of its own
         _, status = os.waitpid(pid, 0)
         if pid in children:
-            children.discard(pid)
-            connection.send({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+            code = os.waitstatus_to_exitcode(status)
+            connection.send({"exited": children.pop(pid), "code": code})
 
 
 def end(pid: int) -> None:
