@@ -58,9 +58,6 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
         case Difference():
             yield from _compared(verdict, finding)
         case InTurns():
-            if not finding.alone:
-                # Where it is, is said once a run.
-                yield f"measured in turns with {finding.reference.partition(' (')[0]}"
             if finding.ended:
                 yield f"no more pairs: {finding.ended}"
         case NotInTurns(why):
@@ -73,7 +70,7 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
                 words += f" together with {', '.join(finding.shared)}"
             yield f"not the software under test ({pairs}: {equal}); {words}"
         case Overruled(status=None):
-            yield "the other baseline tells more"
+            yield "the other baseline decides"
         case Overruled(status=status):
             yield f"in turns with the reference it is {status and status.value}"
         case ClockChange():
@@ -154,10 +151,10 @@ def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
             "measured: measure in turns with a reference, or accept a baseline on this device"
         )
     elif found.detects is not None:
-        unseen = f"nothing below {percent(min(found.detects, 10.0))} could be seen"
-        yield f"{who} differ so much ({percent(found.limit_sd)}) that {unseen}"
+        least = percent(min(found.detects, 10.0))
+        yield f"{who} vary by {percent(found.limit_sd)}, so nothing below {least} could be seen"
     elif found.limit:
-        yield f"what {who} differ by ({percent(found.limit_sd)}) limits what can be seen"
+        yield f"variation between {who} ({percent(found.limit_sd)}) limits sensitivity"
     if found.family is not None:
         moved = _change(verdict, found.family)
         yield f"without what its family shares on this device, which is {moved}"
@@ -167,9 +164,9 @@ def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
         yield f"with fewer than {LEAST_PROCESSES} baseline processes their spread is a guess"
     if found.moved is not None:
         some, cases = found.moved
-        yield f"{some} of {cases} cases moved this way: look for one cause under all of them"
+        yield f"{some} of {cases} cases moved this way: look for a common cause"
     if found.is_new_device:
-        yield "the baseline hardly knows this device"
+        yield "the baseline has few processes of this device"
     if found.in_bursts:
         yield "in bursts, below the power cap"
 

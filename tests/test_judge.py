@@ -463,7 +463,7 @@ def on(uuid: str | None, values=STEADY) -> list[ProcessSummary]:
     return make_processes(values, device_uuid=uuid)
 
 
-OTHER = "; the baseline hardly knows this device"
+OTHER = "; the baseline has few processes of this device"
 USUAL = math.exp(2 * math.sqrt(2) * guessed_device("")) - 1
 """What two devices usually differ by."""
 
@@ -889,7 +889,7 @@ def test_a_device_that_is_steady_against_either_baseline_decides():
     device = {v.against: v for v in verdicts if v.metric == "device"}
     assert device["pinned"].status is Status.OK
     assert device["rolling"].status is Status.SKIPPED
-    assert device["rolling"].reason.endswith("; the other baseline tells more")
+    assert device["rolling"].reason.endswith("; the other baseline decides")
     assert overall(verdicts) is Status.OK
 
 

@@ -288,7 +288,6 @@ def test_what_is_slower_than_the_reference_tonight_is_regressed(bed):
     answer = of(record, "reference")
     assert answer.status is Status.REGRESSED
     assert answer.reason.startswith("3.0% slower than the reference in 4 pairs (95% interval +2.")
-    assert answer.reason.endswith(f"; measured in turns with torch {ACCEPTED}")
     assert (answer.value, answer.baseline) == (pytest.approx(0.0103), pytest.approx(0.010))
 
 
