@@ -404,11 +404,6 @@ def test_a_worker_s_versions_are_filled_in():
     assert difference(ENVIRONMENT, later) == []
 
 
-def test_a_version_that_is_none_is_refused_by_name():
-    with pytest.raises(ValueError, match="'host' is no version"):
-        with_versions(ENVIRONMENT, {"host": "elsewhere"})
-
-
 def test_differences_are_said_in_words():
     a = replace(
         ENVIRONMENT,

@@ -167,17 +167,16 @@ class HeldDevice:
         cases: Iterable[Case],
         process: int,
         *,
-        in_turns: bool = True,
         confirms: bool = True,
         tuned_anew: Collection[str] = (),
         known: Collection[str] = (),
     ) -> Iterator[list[Outcome]]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
-        Yields each case's outcomes, that of the side in question first; with ``in_turns`` false the
-        reference is left out.  For cases whose ids are ``known`` the numerics exist, and only times
-        are measured.  For those that are ``tuned_anew`` the compiler chooses again what the other
-        side does not tell.  Raises LaunchError if workers cannot be started at all.
+        Yields each case's outcomes, that of the side in question first.  For cases whose ids are
+        ``known`` the numerics exist, and only times are measured.  For those that are
+        ``tuned_anew`` the compiler chooses again what the other side does not tell.  Raises
+        LaunchError if workers cannot be started at all.
         """
         try:
             for case in cases:
@@ -185,7 +184,7 @@ class HeldDevice:
                     keeps=case.id not in tuned_anew,
                     known={NUMERICS} if case.id in known else (),
                 )
-                sides = self._sides_of(case, process) if in_turns else [self._candidate]
+                sides = self._sides_of(case, process)
                 yield [
                     replace(each, attempts=[replace(a, confirms=confirms) for a in each.attempts])
                     for each in self._round(case, process, sides, asked)
