@@ -623,8 +623,6 @@ class Telemetry:
     clock_mhz: float | None = None
     """Median compute clock; with several dies, that of the slowest."""
     clock_max_mhz: float | None = None
-    memory_clock_mhz: float | None = None
-    """Median."""
     power_w: float | None = None
     """Mean."""
     temperature_c: float | None = None

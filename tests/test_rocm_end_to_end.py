@@ -348,7 +348,7 @@ def test_its_own_baseline_judges_it(one_mi300x):
 def test_the_kernel_s_files_watch_it(one_mi300x):
     seen = one_mi300x.first(FAST).telemetry
     assert (seen.source, seen.samples >= 1) == ("gpu_metrics", True)
-    assert (seen.clock_mhz, seen.memory_clock_mhz, seen.power_w) == (2100.0, 1300.0, 600.0)
+    assert (seen.clock_mhz, seen.power_w) == (2100.0, 600.0)
     assert seen.temperature_c == 61.0
     assert seen.utilization == pytest.approx(0.97)
     assert (seen.throttle, seen.foreign_processes) == ([], [])

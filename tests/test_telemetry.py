@@ -100,9 +100,7 @@ def test_every_figure_inside_the_window_is_summed_up_in_its_own_way():
     samples = [
         TelemetrySample(0.9, "x", 150, 90, 99, 0.0),
         TelemetrySample(2.1, "x", 140, 95, 99, 0.0),
-        TelemetrySample(
-            1.0, "x", 2000, 400, 50, 0.5, ("power cap",), memory_clock_mhz=900, steal=0.5
-        ),
+        TelemetrySample(1.0, "x", 2000, 400, 50, 0.5, ("power cap",), steal=0.5),
         TelemetrySample(
             1.1,
             "x",
@@ -111,10 +109,9 @@ def test_every_figure_inside_the_window_is_summed_up_in_its_own_way():
             70,
             1.0,
             ("thermal", "power cap"),
-            memory_clock_mhz=1300,
             steal=0.125,
         ),
-        TelemetrySample(1.2, "x", 2100, 500, 60, 0.75, memory_clock_mhz=1200, steal=0.25),
+        TelemetrySample(1.2, "x", 2100, 500, 60, 0.75, steal=0.25),
     ]
     assert summarise(samples, 1.0, 2.0) == Telemetry(
         source="x",
@@ -122,7 +119,6 @@ def test_every_figure_inside_the_window_is_summed_up_in_its_own_way():
         utilization=0.75,
         clock_mhz=2000,
         clock_max_mhz=2100,
-        memory_clock_mhz=1200,
         power_w=500,
         temperature_c=70,
         steal=0.1875,
@@ -353,7 +349,6 @@ def test_a_line_is_a_sample():
         "kin": [4],
         "busy": [4],
         "names": {"4": "python3", "5": "train"},
-        "memory_clock_mhz": 3201,
         "steal": 0.125,
         "counters": {"power cap": 17},
         "ticks": 99,
@@ -372,7 +367,6 @@ def test_a_line_is_a_sample():
         (4,),
         (4,),
         {4: "python3", 5: "train"},
-        3201.0,
         0.125,
         {"power cap": 17.0},
         99.0,

@@ -34,7 +34,6 @@ class TelemetrySample:
     busy: tuple[int, ...] | None = None
     """Those that have run something since the last look for processes; None if unknown."""
     names: Mapping[int, str] = field(default_factory=dict)
-    memory_clock_mhz: float | None = None
     steal: float | None = None
     """Share of the CPUs' time that a hypervisor gave to others, 0 to 1."""
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -49,7 +48,7 @@ class TelemetrySample:
     """The clock of each die by its name, where there are several; the slowest is ``clock_mhz``."""
 
 
-_FIGURES = ("clock_mhz", "power_w", "temperature_c", "memory_clock_mhz", "steal", "ticks", "due")
+_FIGURES = ("clock_mhz", "power_w", "temperature_c", "steal", "ticks", "due")
 
 
 def parse(line: str) -> TelemetrySample:
@@ -128,7 +127,6 @@ def summarise(
     if not inside:
         return None
     clocks = [s.clock_mhz for s in inside if s.clock_mhz is not None]
-    memory_clocks = [s.memory_clock_mhz for s in inside if s.memory_clock_mhz is not None]
     heats = [s.temperature_c for s in inside if s.temperature_c is not None]
     grown, shares = _growth(samples, begin, end)
     flagged = Counter(reason for s in inside for reason in dict.fromkeys(s.throttle))
@@ -142,7 +140,6 @@ def summarise(
         utilization=_mean(s.utilization for s in inside),
         clock_mhz=_slowest_die(inside) or (statistics.median(clocks) if clocks else None),
         clock_max_mhz=max(clocks, default=None),
-        memory_clock_mhz=statistics.median(memory_clocks) if memory_clocks else None,
         power_w=_mean(s.power_w for s in inside),
         temperature_c=max(heats, default=None),
         steal=_without_most([s.steal for s in inside if s.steal is not None]),
