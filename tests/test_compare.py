@@ -142,7 +142,7 @@ def test_new_gone_and_failed_cases_are_told_apart(compare):
     assert answer.cases["kept"]["standing"] == "OK"
     assert answer.cases["broken"]["standing"] == "ERROR"
     assert (answer.json["new"], answer.json["gone"]) == (["new"], ["gone"])
-    assert "only in B: new\nonly in A: gone\n" in compare(a, b).out
+    assert "no values in A: new\nno values in B: gone\n" in compare(a, b).out
 
 
 def test_the_baseline_is_that_of_the_runs_hardware(compare):

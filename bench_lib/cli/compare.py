@@ -98,8 +98,8 @@ def _answer(side: SideValues, run: Run, records: Sequence[Record], status: int) 
     new = [case_id for case_id in run.records if case_id not in side.baselines]
     gone = [case_id for case_id in side.baselines if case_id not in run.records]
     notes = [*console.changes(records), *console.explanations(records)]
-    notes += [f"only in B: {some(new, SHOWN)}"] if new else []
-    notes += [f"only in A: {some(gone, SHOWN)}"] if gone else []
+    notes += [f"no values in A: {some(new, SHOWN)}"] if new else []
+    notes += [f"no values in B: {some(gone, SHOWN)}"] if gone else []
     counts = Counter(record.status.value for record in records if record.status)
     notes.append(console.counted(counts) if records else "no case has values on both sides")
     shown = [*table.columns, *columns("", "verdicts changes")]
