@@ -14,10 +14,6 @@ LEAST_POINTS = 3
 """Fewer blocks of steps tell nothing of how steady a rank is."""
 LAGGING = 0.02
 """Devices of one model may differ by this much: 1.8% was seen between H200s."""
-CERTAIN = 0.01
-"""Chance that any rank of a case is named although none lags by more than that."""
-LEAST_ERROR = 1e-9
-"""Relative; keeps samples that are all equal from dividing by nothing."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
 def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
     """Name ranks whose times in seconds, in order of their steps, are longer than the others'.
 
-    By more than devices of one model may differ (2%), and beyond chance.  Ranks that wait for
+    By more than devices of one model may differ (2%), in each block of steps.  Ranks that wait for
     each other in every step take equally long, whoever is waited for: none is named then, and
     of such a workload times are needed that hold no waiting.
     """
@@ -64,12 +60,10 @@ def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
     length = min(map(len, times.values()))
     logs = {rank: [math.log(t) for t in samples[:length]] for rank, samples in times.items()}
     behind = {rank: block_means(_less_the_others(rank, logs)) for rank in logs}
-    if any(len(blocks) < LEAST_POINTS for blocks in behind.values()):
-        return []
     return [
         Straggler(rank, math.expm1(statistics.fmean(blocks)))
         for rank, blocks in behind.items()
-        if len(behind) * _p_not_lagging(blocks) < CERTAIN
+        if len(blocks) >= LEAST_POINTS and min(blocks) > math.log1p(LAGGING)
     ]
 
 
@@ -77,11 +71,3 @@ def _less_the_others(rank: int, logs: Mapping[int, Sequence[float]]) -> list[flo
     others = [values for other, values in logs.items() if other != rank]
     usual = [statistics.median(step) for step in zip(*others, strict=True)]
     return [own - rest for own, rest in zip(logs[rank], usual, strict=True)]
-
-
-def _p_not_lagging(blocks: Sequence[float]) -> float:
-    from scipy.special import stdtr  # noqa: PLC0415 - slow, and most suites have one rank
-
-    beyond = statistics.fmean(blocks) - math.log1p(LAGGING)
-    error = max(LEAST_ERROR, statistics.stdev(blocks) / math.sqrt(len(blocks)))
-    return float(stdtr(len(blocks) - 1, -beyond / error))
