@@ -24,8 +24,7 @@ class Difference(Finding):
     is_certain: bool | None = None
     """Whether the change is beyond chance; None where one process cannot tell it from chance."""
     limit: str = ""
-    """What limits the comparison most, where that is worth a word: ``run``, ``device``, or
-    ``process``."""
+    """What limits the comparison most: ``run``, ``device``, or ``process``."""
     limit_sd: float = 0.0
     """Standard deviation of that, as a fraction."""
     detects: float | None = None
@@ -37,10 +36,6 @@ class Difference(Finding):
     """Disturbed processes that do not count."""
     moved: tuple[int, int] | None = None
     """How many cases of the suite moved in this direction, where most did; and the suite's size."""
-    is_new_device: bool = False
-    """Whether the baseline hardly knows the device."""
-    in_bursts: bool = False
-    """Whether both sides were measured below the power cap."""
     kind: str = "difference"
 
 
@@ -218,14 +213,6 @@ class Told(Finding):
 
 
 @dataclass(frozen=True)
-class KernelsUnseen(Finding):
-    """Somebody looked for the kernels, and did not see them."""
-
-    problem: str
-    kind: str = "kernels unseen"
-
-
-@dataclass(frozen=True)
 class LaterFinding(Finding):
     """A kind that only a later version knows."""
 
@@ -250,7 +237,6 @@ KINDS: Mapping[str, type[Finding]] = {
         OtherState,
         Unaccepted,
         Told,
-        KernelsUnseen,
     )
 }
 """Each kind of finding by its name in files."""

@@ -35,11 +35,6 @@ CHANGE_S = "+s"
 ratio of new to old is +5.0%, and 1.05x as times."""
 
 
-def number(value: float) -> str:
-    """Return a number of any unit with four digits, a large one with ``k``, ``M`` or ``G``."""
-    return quantity(value) if abs(value) >= 1000 else f"{value:.4g}"
-
-
 def percent(share: float, digits: int = 1) -> str:
     """Return a share as a percentage: ``8.0%``; one that rounds to zero has no sign."""
     return _without_zeros_sign(f"{share:.{digits}%}")
@@ -62,7 +57,7 @@ def _change(share: float) -> str:
 
 
 _WRITTEN: dict[str, Callable[[float], str]] = {
-    NUMBER: number,
+    NUMBER: quantity,
     SHARE: lambda value: percent(value) if value < 10 else "> 1000%",
     FINE_SHARE: lambda value: percent(value, 2),
     CHANGE: signed_percent,
@@ -84,7 +79,7 @@ def amount(value: float, unit: str) -> str:
         return str(float(value))
     if unit in _WRITTEN:
         return _WRITTEN[unit](value)
-    return f"{quantity(value) if abs(value) >= 1 else f'{value:.4g}'} {unit}"
+    return f"{quantity(value)} {unit}"
 
 
 def many(number: int, what: str) -> str:

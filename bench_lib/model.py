@@ -176,24 +176,21 @@ def problem_of(case: object) -> str | None:
         if not _is_text(name):
             return f"params of {case.id}: the name {name!r} has to be text"
         if not is_param(value):
-            rule = PARAM_RULE + _foreign_kind(value)
-            return f"params of {case.id}: {name} is {value!r}; it has to be {rule}"
+            return f"params of {case.id}: {name} is {value!r}; it has to be {PARAM_RULE}"
     workload: object = case.workload
     if not _is_text(workload):
         return f"the workload of {case.id} is {workload!r}; it has to be text, package.module:name"
     if not _is_text(case.tier):
         return f"tier of {case.id} is {case.tier!r}; it has to be text"
     if not _is_amount(case.time_limit_s):
-        rule = "a number" + _foreign_kind(case.time_limit_s)
-        return f"time_limit_s of {case.id} is {case.time_limit_s!r}; it has to be {rule}"
+        return f"time_limit_s of {case.id} is {case.time_limit_s!r}; it has to be a number"
     for group, kind in (("launch", Launch), ("sampling", Sampling), ("limits", Limits)):
         fields: object = getattr(case, group)
         if not isinstance(fields, kind):
             return f"{group} of {case.id} is {fields!r}; make one with bench_lib.{kind.__name__}()"
         for name, usual in vars(kind()).items():
             value = getattr(fields, name)
-            if (broken := _broken_rule(value, usual)) is not None:
-                rule = broken + _foreign_kind(value)
+            if (rule := _broken_rule(value, usual)) is not None:
                 return f"{group} of {case.id}: {name} is {value!r}; it has to be {rule}"
     problem = too_tolerant(case.limits)
     return None if problem is None else f"limits of {case.id}: {problem}"
@@ -229,12 +226,6 @@ def _is_text(value: object) -> bool:
 def _is_plain(value: object) -> bool:
     """Whether files and processes can be given a value: not so numpy's, which is a float too."""
     return type(value) in (str, bool, int, float) or isinstance(value, enum.Enum)
-
-
-def _foreign_kind(value: object) -> str:
-    """Name the type of a number or text that is not plain; numpy 1 does not show it."""
-    is_foreign = isinstance(value, (str, int, float)) and not _is_plain(value)
-    return f", and no {type(value).__name__}" if is_foreign else ""
 
 
 def too_tolerant(limits: Limits) -> str | None:
@@ -532,9 +523,6 @@ class Measurement:
     that they share count for each."""
     cpu_s: float | None = None
     """CPU time that they all used during the measured stretch."""
-    waited_s: float | None = None
-    """How long a thread of the process, the one that waited longest, was ready to run in that
-    stretch and had no CPU; with several ranks, the longest of any."""
     exact: dict[str, int] = field(default_factory=dict)
     """Counts of a step that neither chance nor the clock moves, as far as known: ``kernels`` (with
     copies and fills) of a recorded step, ``graph_breaks`` and ``recompilations``."""
@@ -677,18 +665,18 @@ class Attempt:
 
 
 class Status(str, enum.Enum):
-    """How a case stands; docs/baselines.md says what each does to the exit status."""
+    """How a case stands, the worst first; docs/baselines.md has what each does to the status."""
 
-    OK = "OK"
-    IMPROVED = "IMPROVED"
+    ERROR = "ERROR"
     REGRESSED = "REGRESSED"
+    INVALID = "INVALID"
+    INCOMPARABLE = "INCOMPARABLE"
+    NO_BASELINE = "NO_BASELINE"
     SUSPECT = "SUSPECT"
     NOISY = "NOISY"
     REDRAWN = "REDRAWN"
-    INVALID = "INVALID"
-    NO_BASELINE = "NO_BASELINE"
-    INCOMPARABLE = "INCOMPARABLE"
-    ERROR = "ERROR"
+    IMPROVED = "IMPROVED"
+    OK = "OK"
     SKIPPED = "SKIPPED"
 
 
@@ -869,6 +857,8 @@ class Baseline:
     began: dict[str, float] = field(default_factory=dict)
     """By metric, in its unit, the value from which slow-downs that were accepted one after the
     other add up."""
+    earlier: list[Accepted] = field(default_factory=list)
+    """The last acceptances before this one, oldest first."""
 
 
 @dataclass(frozen=True)

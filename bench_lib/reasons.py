@@ -13,7 +13,6 @@ from bench_lib.findings import (
     Differs,
     HostBound,
     InTurns,
-    KernelsUnseen,
     NotInTurns,
     OtherChoices,
     OtherState,
@@ -23,7 +22,7 @@ from bench_lib.findings import (
     Told,
     Unaccepted,
 )
-from bench_lib.formats import many, percent, seconds, signed_percent
+from bench_lib.formats import many, percent, quantity, seconds, signed_percent
 from bench_lib.model import Finding, Published, Verdict
 from bench_lib.verdict.metrics import of as metric_of
 from bench_lib.verdict.statistics.change import (
@@ -93,8 +92,6 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield from _unaccepted(verdict, finding)
         case Told(words):
             yield words.replace("the baseline", _baseline(verdict))
-        case KernelsUnseen(problem):
-            yield f"its kernels are not known: {problem}"
 
 
 def _choices(found: OtherChoices) -> str:
@@ -153,8 +150,6 @@ def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
     elif found.detects is not None:
         least = percent(min(found.detects, 10.0))
         yield f"{who} vary by {percent(found.limit_sd)}, so nothing below {least} could be seen"
-    elif found.limit:
-        yield f"variation between {who} ({percent(found.limit_sd)}) limits sensitivity"
     if found.family is not None:
         moved = _change(verdict, found.family)
         yield f"without what its family shares on this device, which is {moved}"
@@ -165,10 +160,6 @@ def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
     if found.moved is not None:
         some, cases = found.moved
         yield f"{some} of {cases} cases moved this way: look for a common cause"
-    if found.is_new_device:
-        yield "the baseline has few processes of this device"
-    if found.in_bursts:
-        yield "in bursts, below the power cap"
 
 
 def _change(verdict: Verdict, ratio: float) -> str:
@@ -200,7 +191,7 @@ def _clock(found: ClockChange) -> Iterator[str]:
         lower = "lower" if found.change < 0 else "higher"
         yield f"the clock was {abs(found.change):.1%} {lower}" if found.change else "clocks equal"
         return
-    words = f"{_mhz(found.here_mhz, found.baseline_mhz)}"
+    words = f"{found.here_mhz:.0f} MHz against {found.baseline_mhz:.0f} MHz in the baseline"
     if found.power_w is not None:
         words += f"; power {found.power_w[0]:.0f} W against {found.power_w[1]:.0f} W"
     by = f"{abs(found.cycles - 1):.1%} {'slower' if found.cycles > 1 else 'faster'}"
@@ -208,10 +199,6 @@ def _clock(found: ClockChange) -> Iterator[str]:
         yield f"in time × clock {by}, which is not beyond chance: {words}"
     else:
         yield f"the clock's: {words}; in time × clock {by}"
-
-
-def _mhz(here: float, baseline: float) -> str:
-    return f"{here:.0f} MHz against {baseline:.0f} MHz in the baseline"
 
 
 def _host_bound(found: HostBound) -> Iterator[str]:
@@ -282,15 +269,11 @@ def _beside(published: Published, rate: float | None) -> Iterator[str]:
     """Compare the rate with a published one, figures first: a terminal cuts the rest off."""
     unit = f"{published.item}/s"
     if rate is not None:
-        yield f"{_rate(rate)} {unit}"
-    words = f"published: {_rate(published.rate)} {unit}"
+        yield f"{quantity(rate)} {unit}"
+    words = f"published: {quantity(published.rate)} {unit}"
     if published.low is not None and published.high is not None:
-        words += f" ({_rate(published.low)} to {_rate(published.high)})"
+        words += f" ({quantity(published.low)} to {quantity(published.high)})"
     yield words + ("" if rate is None else f", {rate / published.rate:.3g} times that")
     yield "not judged by"
     yield published.caveat
     yield f"source: {published.source}"
-
-
-def _rate(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"

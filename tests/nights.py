@@ -112,7 +112,7 @@ def make_run(**fields: Any) -> RunLine:
         "cases": 1,
         "counts": {"OK": 1},
         "path": f"history/20261120T020000Z_mi300x_{RUN}.jsonl",
-        "name": f"20261120T020000Z_mi300x_{RUN}.jsonl",
+        "file": f"20261120T020000Z_mi300x_{RUN}.jsonl",
     }
     unseen = {item.name: 0 for item in dataclasses.fields(RunLine)}
     return RunLine(**{**unseen, **about, **fields})
@@ -128,6 +128,10 @@ def make_point(**fields: Any) -> Point:
             key="mi300x",
             device_uuid=builders.UUID,
             log_median=math.log(0.008),
+            spread=0.004,
+            rate=8000.0,
+            item="img",
+            peak_memory_bytes=2**30,
             status=Status.OK,
             environment=ENVIRONMENT,
         ),
@@ -163,6 +167,7 @@ def make_points(
                 case_id=(case or make_case()).id,
                 key=key,
                 log_median=math.log(time_s),
+                rate=64 / time_s,
                 status=last if ago == 0 else Status.OK,
                 environment=ENVIRONMENT if passed or not steps else OLD_ENVIRONMENT,
             )

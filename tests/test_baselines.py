@@ -631,6 +631,7 @@ def test_a_run_is_added_to_the_processes_of_other_runs():
         0.0,
     ]
     assert change.new.accepted.run_id == "0c0c0c0c 0a0a0a0a"
+    assert change.new.earlier == [change.old.accepted]
 
 
 def test_a_run_that_is_added_twice_counts_once():
@@ -767,7 +768,7 @@ def formerly(**process):
         (measured({"values": {"latency": 1e-21}}), "a process has the latency 1e-21;"),
         (measured({"values": {"latency": 1.0, "stability": -0.1}}), "a process has stability -0.1"),
         (measured({"n": 0}), "a process has n = 0;"),
-        (formerly(log_median=1e6), "math range error"),
+        (formerly(log_median=1e6), "a process has the latency "),
         (formerly(log_median=-50.5), "a process has the latency 1.16985e-22;"),
         (formerly(spread=-0.1), "a process has stability -0.1;"),
         (measured({}, began={"latency": 0}), "began at latency 0; it has to be a number above 0"),
@@ -1018,6 +1019,16 @@ def test_creep_of_a_file_without_its_beginning_counts_from_what_is_accepted_ther
     current = held_against(0.0, 0.0)
     (change,) = proposed(make_record(attempts=[lasting(1.005)]), current=current)
     assert change.new.began["latency"] == 1.0
+
+
+def test_a_baseline_keeps_the_acceptances_before_it():
+    before = [
+        Accepted(f"{n:08x}", f"reason {n}", f"2025-01-{n:02}T00:00:00Z") for n in range(1, 11)
+    ]
+    current = held_against(0.0, earlier=before)
+    (old,) = current.baselines.values()
+    (change,) = proposed(make_record(attempts=[lasting(1.0)]), current=current)
+    assert change.new.earlier == [*before[1:], old.accepted]
 
 
 def test_in_bursts_and_under_the_power_cap_are_two_kinds_of_time():

@@ -41,7 +41,7 @@ from bench_lib.verdict.judge import (
     stored_limits,
 )
 from bench_lib.verdict.metrics import summarise
-from bench_lib.verdict.severity import SEVERITY, rank
+from bench_lib.verdict.severity import rank
 from bench_lib.verdict.statistics.change import Contrast, guessed_device
 from bench_lib.verdict.statistics.iterations import spread
 
@@ -362,14 +362,12 @@ def test_a_state_that_only_one_side_has_is_not_compared():
     ):
         found = verdict("latency", new, of(old))
         assert found.ratio == pytest.approx(1.0)
-        assert "in bursts" not in found.reason
 
 
 def test_bursts_are_compared_where_the_baseline_has_both():
     old = of([*make_processes([0.5] * 2), *in_bursts(*STEADY)])
     found = verdict("latency", in_bursts(0.0), old)
     assert found.ratio == pytest.approx(1.0)
-    assert "in bursts" in found.reason
 
 
 # ---- pinned and rolling -----------------------------------------------------------------
@@ -463,7 +461,6 @@ def on(uuid: str | None, values=STEADY) -> list[ProcessSummary]:
     return make_processes(values, device_uuid=uuid)
 
 
-OTHER = "; the baseline has few processes of this device"
 USUAL = math.exp(2 * math.sqrt(2) * guessed_device("")) - 1
 """What two devices usually differ by."""
 
@@ -479,10 +476,9 @@ USUAL = math.exp(2 * math.sqrt(2) * guessed_device("")) - 1
         ("GPU-9", None, False),
     ],
 )
-def test_another_device_than_the_baselines_is_allowed_for_and_remarked_on(here, there, allowed):
+def test_another_device_than_the_baselines_is_allowed_for(here, there, allowed):
     found = verdict("latency", on(here, [0.02] * 2), of(on(there)))
     assert found.status is (Status.OK if allowed else Status.REGRESSED)
-    assert found.reason.endswith(OTHER) is allowed
     tolerance = 1.01 * (1 + USUAL) - 1 if allowed else 0.01
     assert found.tolerance == pytest.approx(tolerance, rel=1e-9)
 
@@ -953,8 +949,7 @@ def test_a_secondary_metric_that_was_not_compared_does_not_decide(status):
 
 
 def test_every_status_has_a_place_in_the_order():
-    assert [status.value for status in SEVERITY] == ORDER
-    assert sorted(ORDER) == sorted(status.value for status in Status)
+    assert [status.value for status in Status] == ORDER
     assert [rank(Status(name)) for name in ORDER] == list(range(len(ORDER)))
     assert rank(None) == len(ORDER)
 

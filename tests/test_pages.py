@@ -17,7 +17,6 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.report import console
 from bench_lib.report import html as pages
 from bench_lib.report.findings import causes, commands
 from bench_lib.report.html import MOVED, SIGNS, severity, strip
@@ -161,7 +160,7 @@ def test_hardware_that_is_missing_is_said_once(tmp_path) -> None:
     _run(tmp_path, nights.make_entry())
     night = _gather(tmp_path)
     assert [words.partition(",")[0] for words in night.missing] == ["mi250x"]
-    assert night.left_out == []
+    assert night.left_out == ["mi300x: no earlier night in this history"]
 
 
 def test_a_quarantined_failure_does_not_fail_the_night() -> None:
@@ -268,9 +267,8 @@ def test_of_one_case_in_two_runs_of_a_night_the_later_counts(tmp_path) -> None:
     _run(tmp_path, nights.make_entry(median_s=0.25))
     _run(tmp_path, nights.make_entry(median_s=0.5), minutes=90)
     (entry,) = _gather(tmp_path).entries
-    figures = console.figures(entry.record)
-    assert figures is not None
-    assert figures.median_s == 0.5
+    assert entry.figures is not None
+    assert entry.figures.median_s == 0.5
 
 
 def test_a_run_can_be_named(tmp_path) -> None:
@@ -398,7 +396,7 @@ def test_a_run_whose_id_another_file_has_is_there_and_that_is_said(tmp_path) -> 
     copy = path.with_name(path.name.replace("20261120T0200", "20261120T0201"))
     copy.write_bytes(path.read_bytes())
     night = _gather(tmp_path)
-    assert [run.name for run in night.runs] == [path.name, copy.name]
+    assert [run.file for run in night.runs] == [path.name, copy.name]
     assert night.left_out[:1] == [f"{copy.name}: has the id of {path.name}; both count"]
 
 
@@ -416,6 +414,15 @@ def test_a_case_of_the_night_before_that_is_gone_is_named(tmp_path) -> None:
     night = _gather(tmp_path)
     gone = "mi300x: not measured this night, but in the run before: old-b64-fp16-eager-infer"
     assert gone in night.left_out
+
+
+def test_hardware_that_was_never_seen_is_named(tmp_path) -> None:
+    _run(tmp_path, nights.make_entry(), ago=1)
+    _run(tmp_path, nights.make_entry(hardware=nights.MI250X))
+    night = _gather(tmp_path)
+    assert "mi250x: no earlier night in this history" in night.left_out
+    (missing,) = night.missing
+    assert missing.startswith("mi300x, last by run")
 
 
 def test_a_baseline_file_that_cannot_be_read_is_said(tmp_path) -> None:

@@ -998,7 +998,7 @@ def own_case(**fields):
         (Case("x", print), "it has to be text, package.module:name"),
         (own_case(params={"n": None}), "n is None; it has to be text"),
         (own_case(params={1: 2}), "params of x: the name 1 has to be text"),
-        (own_case(params={"n": np.float64(2)}), "false, and no float64"),
+        (own_case(params={"n": np.float64(2)}), "text, a finite number, true or false"),
         (own_case(time_limit_s="5m"), "time_limit_s of x is '5m'; it has to be a number"),
         (own_case(limits={"tolerance": 0.1}), "make one with bench_lib.Limits()"),
         (own_case(limits=Limits("1%")), "tolerance is '1%'; it has to be a number of 0"),

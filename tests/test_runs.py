@@ -172,7 +172,8 @@ def test_a_run_that_ends_while_somebody_reads_is_not_lost(tmp_path):
     (file,) = runs.files
     plain.with_name(f"{plain.name}.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
-    assert history.read(file.path).finished
+    (run,) = runs.read([file])
+    assert run.finished
 
 
 def test_a_run_that_ends_while_its_folder_is_listed_is_not_lost(tmp_path, monkeypatch):

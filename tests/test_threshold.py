@@ -225,13 +225,11 @@ def test_compile_time_under_other_caches_is_incomparable():
 @pytest.mark.parametrize(
     ("common", "state"),
     [
-        (["cold", "warm", "mixed"], "cold"),
-        (["mixed", "warm"], "warm"),
-        (["lukewarm", "mixed"], "mixed"),
-        (["lukewarm", None], None),
+        (["warm", "cold", "mixed"], "cold"),
+        (["warm", None], None),
     ],
 )
-def test_of_several_common_states_the_preferred_one_is_compared(common, state):
+def test_of_several_common_states_the_first_by_name_is_compared(common, state):
     metric = registered()["compile_time"]
     here, there = ([compiled(1.0, cache) for cache in side] for side in (common, common[::-1]))
     assert metric.common_state(here, there) == state

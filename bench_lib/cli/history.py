@@ -42,9 +42,7 @@ MOST_ROWS = 10_000
 @app.command("list")
 def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
     """List all runs, oldest first."""
-    from bench_lib.storage.archive import Archive
-
-    archive = Archive(history)
+    archive = reading.archive(history)
     found = archive.runs()
     notes = [f"! {problem}" for problem in archive.problems]
     if not found:
@@ -126,10 +124,8 @@ def query(
     SELECT * FROM (DESCRIBE points). A query reads nothing else and writes nothing.
     """
     one_form(json=json, csv=as_csv)
+    archive = reading.archive(history)
     from bench_lib.report.render import csv_lines, plain
-    from bench_lib.storage.archive import Archive
-
-    archive = Archive(history)
 
     names, rows = archive.ask(sql)
     problems = list(archive.problems)
@@ -207,9 +203,8 @@ def export(
 def _points(history: Path, run: str | None) -> str:
     """Return the values of all runs, or of one, as CSV."""
     from bench_lib.report.render import csv_lines
-    from bench_lib.storage.archive import Archive
 
-    archive = Archive(history)
+    archive = reading.archive(history)
     of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
     asked = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
     text = "".join(csv_lines(*archive.ask(asked)))
@@ -224,7 +219,7 @@ def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
         return {}, ["no attempt of it says what its time was spent on"]
     notes = []
     if run.ended is not None:
-        took_s = (_moment(run.ended) - _moment(run.started)).total_seconds()
+        took_s = (_moment(run.ended) - _moment(run.began)).total_seconds()
         beside = f", {took_s - found.total_s:.0f} s of it beside attempts"
         # Several devices measure at the same time.
         notes = [f"the run took {took_s:.0f} s{beside if took_s > found.total_s else ''}"]

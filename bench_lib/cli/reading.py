@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import statistics
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,25 @@ from bench_lib.model import Baseline, Case, UserError
 from bench_lib.report.answer import Column, columns
 
 if TYPE_CHECKING:
-    from bench_lib.storage.archive import RunLine
+    from bench_lib.storage.archive import Archive, RunLine
+
+
+def archive(history: Path) -> Archive:
+    """Return the runs of a folder, with a line of progress on stderr while many are new.
+
+    Raises HistoryError if the folder cannot be read.
+    """
+    from bench_lib.storage.archive import Archive
+
+    at_most_each_s, said_s = 2.0, time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s > at_most_each_s:
+            said_s = time.monotonic()
+            print(f"bench-lib: read {done} of {total} runs that are new", file=sys.stderr)
+
+    return Archive(history, progress=progress)
 
 
 def cases_of(matrix: Path) -> dict[str, Case]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bench_lib.cli import reading
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -54,13 +55,12 @@ def report(
     """
     from bench_lib.report import overview
     from bench_lib.report.night import gather
-    from bench_lib.storage.archive import Archive
     from bench_lib.storage.history import utc_now
 
     to_stdout = markdown is not None and str(markdown) == "-"
     if json and to_stdout:
         raise UserError("--json and --markdown - both print; give --markdown a file")
-    archive = Archive(history)
+    archive = reading.archive(history)
     # Without the default folder nothing was measured, which a job reports after one that failed.
     if archive.folder != DEFAULT_HISTORY and not archive.folder.is_dir():
         raise UserError(f"there is no folder {archive.folder}; name the one that holds the runs")

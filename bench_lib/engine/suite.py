@@ -12,7 +12,7 @@ from bench_lib.engine import commands, past
 from bench_lib.engine.settings import PLANNED, Outcome, Settings
 from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
 from bench_lib.environment import fingerprint
-from bench_lib.findings import KernelsUnseen, Told
+from bench_lib.findings import Told
 from bench_lib.formats import many
 from bench_lib.model import (
     Attempt,
@@ -180,7 +180,7 @@ class Suite:
         return self.records[case_id].case.launch.ranks == 1 and any(
             v.status is Status.REGRESSED
             and v.against == REFERENCE
-            and metrics.of(v.metric).kernels_explain
+            and metrics.of(v.metric).device_sets
             for v in self._verdicts.get(case_id, ())
         )
 
@@ -209,7 +209,7 @@ class Suite:
     def _explained(self, record: Record) -> Record:
         """Add to what a slower time says of itself which kernels it comes from."""
         worse = (v for v in record.verdicts if v.status is Status.REGRESSED)
-        slower = [v for v in worse if metrics.of(v.metric).kernels_explain]
+        slower = [v for v in worse if metrics.of(v.metric).device_sets]
         if not slower:
             return record
         theirs = self._reference if self.slower_in_turns(record.case.id) else None
@@ -230,7 +230,7 @@ class Suite:
     def _baseline(self, record: Record) -> Baseline | None:
         if not self._by_baseline:
             return None
-        return self._known.of(self.hardware_of(record).key).baselines.get(record.case.id)
+        return self._known.of(self.hardware_of(record).key).of(record.case)
 
     def _accepted_in(self, record: Record) -> Environment | None:
         """Return what a case's baseline was measured in; None if unknown."""
@@ -267,9 +267,9 @@ class Suite:
         reference: Suite | None,
     ) -> Iterator[Finding]:
         if (problem := self.blind.get(record.case.id)) is not None:
-            yield KernelsUnseen(problem)
+            yield Told(f"its kernels are not known: {problem}")
         elif reference is not None and (problem := reference.blind.get(record.case.id)):
-            yield KernelsUnseen(f"the reference's: {problem}")
+            yield Told(f"its kernels are not known: the reference's: {problem}")
         elif found is not None:
             yield Told(kernels.reason(found, more_s))
         elif record.kernels is not None and reference is None and self._baseline(record):
@@ -297,7 +297,7 @@ class Suite:
                     status=judge.overall(found),
                     verdicts=found,
                     changes=self._changes(record.case),
-                    quarantine=file.quarantines.get(record.case.id) if self._by_baseline else None,
+                    quarantine=file.quarantine_of(record.case) if self._by_baseline else None,
                     baseline_accepted=_accepted(self._baseline(record)),
                 )
             )

@@ -168,7 +168,7 @@ def _kind(entry: NightCase) -> str:
     if entry.status is Status.ERROR:
         return re.sub(r"0x[0-9a-f]+|\d+", "…", _error(entry))
     metric = metrics.find(verdict.metric)
-    if metric is None or not metric.kernels_explain:
+    if metric is None or not metric.device_sets:
         return verdict.metric
     return next((name.partition(":")[0] for name in entry.record.blamed), "")
 

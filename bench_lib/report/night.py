@@ -27,8 +27,8 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console
+from bench_lib.report.console import CaseFigures
 from bench_lib.report.render import cells
-from bench_lib.storage import history
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import Run
 from bench_lib.storage.lines import HistoryError
@@ -36,7 +36,7 @@ from bench_lib.verdict import metrics, nights
 from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import NIGHT, when
-from bench_lib.verdict.severity import FAILING, SEVERITY, rank
+from bench_lib.verdict.severity import FAILING, rank
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Archive, Point, RunLine
@@ -129,6 +129,11 @@ class NightCase:
         """The accepted measurements."""
         return self.record.measurements
 
+    @cached_property
+    def figures(self) -> CaseFigures | None:
+        """Figures of the accepted measurements; None if there are none."""
+        return console.figures(self.record)
+
     @property
     def last_good(self) -> Point | None:
         """The newest of the nights before that was OK, or better."""
@@ -144,7 +149,7 @@ class NightCase:
         verdict, last = self.verdict, self.moved[-1] if self.moved else None
         if verdict is None or verdict.status is not Status.REGRESSED or last is None:
             return None
-        if not metrics.of(verdict.metric).clock_excuses or last.change.ratio <= 1:
+        if not metrics.of(verdict.metric).device_sets or last.change.ratio <= 1:
             return None
         good = self.last_good
         return None if good is not None and good.time >= last.time else last
@@ -277,7 +282,7 @@ class Night:
     def counts(self) -> dict[str, int]:
         """How many entries there are of each status, the gravest first; ``not judged`` last."""
         found = Counter(entry.status for entry in self.entries)
-        known = {status.value: found[status] for status in SEVERITY if found[status]}
+        known = {status.value: found[status] for status in Status if found[status]}
         return {**known, **({"not judged": found[None]} if found[None] else {})}
 
     @property
@@ -305,7 +310,7 @@ def gather(
     is not there.
     """
     known = sorted(archive.runs(), key=lambda run: run.started)
-    named = {line.name: line for line in map(archive.find, runs)}
+    named = {line.file: line for line in map(archive.find, runs)}
     newest = [run for run in known if when(run.started) >= when(known[-1].started) - NIGHT]
     night = Night(list(named.values()) or newest, [], asked="" if runs else asked)
     if not known:
@@ -315,7 +320,7 @@ def gather(
     if night.runs:
         _look_back(night, entries, archive, days)
     night.entries.extend(
-        sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(SEVERITY))
+        sorted(entries.values(), key=lambda e: rank(e.status) if e.failing else len(Status))
     )
     night.left_out[:] = dict.fromkeys(night.left_out)
     return night
@@ -330,14 +335,14 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
     accepted: dict[str, Mapping[str, Baseline]] = {}
     for line in night.runs:
         try:
-            run = history.read(line.path)
+            run = archive.run(line.file)
         except HistoryError as error:
             night.left_out.append(f"run {line.run_id}: {error}")
             continue
         night.left_out.extend(
             f"run {line.run_id}: {problem}"
             for problem in run.problems
-            if f"{line.name}: {problem}" not in archive.problems
+            if f"{line.file}: {problem}" not in archive.problems
         )
         night.environments.update(run.environments)
         told = [NightSlowDown(each, line.key, line.run_id) for each in run.slow_downs]
@@ -410,10 +415,13 @@ def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, 
 
 
 def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str]:
-    """Return by key the run before this night's; note the keys that are missing."""
+    """Return by key the run before this night's; note the keys that are new, and missing."""
     ours = {run.run_id for run in night.runs}
     earlier = {r.key: r for r in known if r.run_id not in ours and r.started < night.started}
-    keys = {run.key for run in night.runs}
+    keys = dict.fromkeys(run.key for run in night.runs)
+    night.left_out.extend(
+        f"{key}: no earlier night in this history" for key in keys if key not in earlier
+    )
     night.missing.extend(
         f"{key}, last by run {run.run_id} of {run.started[:10]}"
         for key, run in sorted(earlier.items())

@@ -155,7 +155,7 @@ def _named(run: Run, record: Record, a: SideValues, verdicts: list[Verdict]) -> 
     slower = [
         verdict
         for verdict in told
-        if verdict.status is Status.REGRESSED and metrics.of(verdict.metric).kernels_explain
+        if verdict.status is Status.REGRESSED and metrics.of(verdict.metric).device_sets
     ]
     if slower and before.kernels and record.kernels:
         cause = Told(kernels.reason(kernels.diff(before.kernels, record.kernels)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -123,6 +124,10 @@ DOUBTFUL = (Status.REGRESSED, Status.INVALID, Status.SUSPECT, Status.NOISY)
 """Statuses of values that should not become the reference."""
 
 
+MOST_EARLIER = 10
+"""Earlier acceptances that a baseline keeps."""
+
+
 def propose(
     current: BaselineFile,
     records: Iterable[Record],
@@ -141,7 +146,7 @@ def propose(
     """
     known = {**current.environments, **(environments or {})}
     return [
-        _change(current.baselines.get(record.case.id), record, hardware, accepted, known, add=add)
+        _change(current.of(record.case), record, hardware, accepted, known, add=add)
         for record in sorted(records, key=lambda record: record.case.id)
         if fnmatch.fnmatchcase(record.case.id, only)
     ]
@@ -171,6 +176,7 @@ def _change(
         processes,
         accepted,
         kernels=_kernels(old, record),
+        earlier=_earlier(old),
     )
     against = [
         *_unsteady(processes, case),
@@ -221,6 +227,13 @@ def _other_versions(
     found = (difference(versions(old), versions(new)) for old in before for new in after)
     words = dict.fromkeys(word for each in found for word in each)
     return [f"what stays had other software: {'; '.join(words)}"] if words else []
+
+
+def _earlier(old: Baseline | None) -> list[Accepted]:
+    """Return who accepted what was held against until now, and before."""
+    if old is None or not old.processes:
+        return []
+    return [*old.earlier, old.accepted][-MOST_EARLIER:]
 
 
 def _kernels(old: Baseline | None, record: Record) -> KernelTable | None:
@@ -287,13 +300,13 @@ def _worse(new: Baseline, old: Baseline | None, limits: Limits) -> list[str]:
         if words and metric.host_sets:
             continue  # the same step's time once more
         name = "" if metric is metrics.LEADING else f"{metric.label} "
-        tolerated = f"the tolerance is {change.tolerance:.1%}"
+        tolerated, worse = f"the tolerance is {change.tolerance:.1%}", metric.worsening(math.inf)
         if change.now > change.tolerance:
-            words.append(f"{name}{change.now:.2%} {metric.worse} than accepted; {tolerated}")
+            words.append(f"{name}{change.now:.2%} {worse} than accepted; {tolerated}")
         elif change.since > change.tolerance:
             began = metric.in_words(change.began)
             words.append(
-                f"{name}{change.since:.2%} {metric.worse} than {began}, from which accepted values "
+                f"{name}{change.since:.2%} {worse} than {began}, from which accepted values "
                 f"have crept; {tolerated}"
             )
     return words

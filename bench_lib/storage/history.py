@@ -199,7 +199,6 @@ class Run:
     run_id: str = ""
     key: str = ""
     started: str = ""
-    """When it began, as its file's name says, else its first line: UTC, ISO 8601."""
     ended: str | None = None
     exit_status: int | None = None
     caches: dict[str, str] = field(default_factory=dict)
@@ -216,12 +215,16 @@ class Run:
         """Take over what the file's name says, which its lines need not."""
         if match := NAME.fullmatch(self.path.name):
             self.key, self.run_id = match["key"], match["run"]
-            self.started = began(self.path)
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return self.ended is not None
+
+    @property
+    def began(self) -> str:
+        """When it began, as its file's name says, else its first line: UTC, ISO 8601."""
+        return began(self.path) or self.started
 
     def device_of(self, attempt: Attempt) -> Hardware:
         """Return the device of an attempt, else one of its hardware key."""
@@ -280,14 +283,15 @@ def unfold(path: Path, data: bytes) -> Run:
     """
     run = Run(path)
     for line in lines.decoded(path, data):
-        if isinstance(line, str):
-            run.problems.append(line)
-        else:
-            _fold(run, line)
+        fold(run, line)
     return run
 
 
-def _fold(run: Run, line: lines.Line) -> None:
+def fold(run: Run, line: lines.Line | str) -> None:
+    """Take one more line into a run, or the reason why there is none."""
+    if isinstance(line, str):
+        run.problems.append(line)
+        return
     run.run_id = line.run
     run.started = run.started or line.time
     match line:

@@ -6,9 +6,9 @@ import contextlib
 import datetime as dt
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from bench_lib.model import Record
@@ -43,6 +43,10 @@ class RunFile:
     def rank(self) -> tuple[bool, int]:
         """Of several copies of a run the greatest counts: a compressed one has its end."""
         return self.name.endswith(history.PACKED), self.bytes
+
+
+def _refuse(problem: str) -> None:
+    raise HistoryError(problem)
 
 
 def _pass_over(_problem: str) -> None:
@@ -81,18 +85,32 @@ class Runs:
         # Of two runs of one second the one that was written to last is the later.
         return sorted(found.values(), key=lambda file: (file.started, file.modified_ns, file.name))
 
-    def read(self, files: Iterable[RunFile], say: Callable[[str], None]) -> Iterator[Run]:
+    @classmethod
+    def content(
+        cls, files: Iterable[RunFile], say: Callable[[str], None]
+    ) -> Iterator[tuple[RunFile, bytes]]:
+        """Yield the bytes of files, in their order; ``say`` is called with why one has none."""
+        for file in files:
+            with cls.told(say):
+                yield file, history.content(file.path)
+
+    def read(self, files: Iterable[RunFile], say: Callable[[str], None] = _refuse) -> Iterator[Run]:
         """Yield whole runs, in the order of their files.
 
-        ``say`` is called with why one cannot be read.
+        ``say`` is called with why one cannot be read; without it, that raises HistoryError.
         """
-        for file in files:
-            try:
-                run = history.read(file.path)
-            except HistoryError as error:  # noqa: PERF203 - one odd file hides no other
-                say(str(error))
-            else:
-                yield run
+        for file, data in self.content(files, say):
+            with self.told(say):
+                yield history.unfold(file.path, data)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def told(say: Callable[[str], None]) -> Iterator[None]:
+        """Call ``say`` with the reason of a HistoryError."""
+        try:
+            yield
+        except HistoryError as error:
+            say(str(error))
 
     def find(self, name: str) -> Run:
         """Return a run: ``latest``, its id or the start of one, or its file.
@@ -101,12 +119,9 @@ class Runs:
         """
         if name.endswith(ENDS) and os.path.lexists(name):
             return history.read(Path(name))
-        if name == "latest":
-            left_out: list[str] = []
-            for run in self.read(reversed(self.files), left_out.append):
-                run.problems += [*left_out, *self.problems]
-                return run
-        return history.read(self.chosen(name).path)
+        if name == "latest" and (run := self._newest(self.files)) is not None:
+            return run
+        return next(self.read([self.chosen(name)]))
 
     def chosen(self, name: str) -> RunFile:
         """Return the file of a run: ``latest``, its name, the run's id or the start of one.
@@ -125,6 +140,14 @@ class Runs:
         ids = ", ".join(file.run_id for file in (found or self.files)[-5:])
         what = "is the start of several runs" if found else "is not a run here"
         raise HistoryError(f"{name!r} {what}; in {self.folder} there is {ids}")
+
+    def _newest(self, files: Sequence[RunFile]) -> Run | None:
+        """Return the newest run that can be read, with what was left out among its problems."""
+        left_out: list[str] = []
+        run = next(self.read(reversed(files), left_out.append), None)
+        if run is not None:
+            run.problems += [*left_out, *self.problems]
+        return run
 
     def latest(
         self,
@@ -149,13 +172,12 @@ class Runs:
         A file that cannot be read is passed over.  Raises HistoryError.
         """
         wanted = case_id.encode(errors="replace")
-        for file in reversed(self.files):
-            with contextlib.suppress(HistoryError):
-                data = history.content(file.path)
-                if wanted in data and (
-                    record := history.unfold(file.path, data).records.get(case_id)
-                ):
-                    return record
+        for file, data in self.content(reversed(self.files), _pass_over):
+            if wanted in data:
+                with contextlib.suppress(HistoryError):
+                    records = history.unfold(file.path, data).records
+                    if case_id in records:
+                        return records[case_id]
         return None
 
     def _found(self) -> Iterator[RunFile]:
@@ -184,10 +206,8 @@ class Runs:
             if not path.is_file():
                 return
             about = path.stat(follow_symlinks=False)
-        try:
+        with self.told(partial(self._leave_out, path.name)):
             yield _named(path, about)
-        except HistoryError as error:
-            self._leave_out(path.name, str(error))
 
     def _leave_out(self, name: str, why: str) -> None:
         shown = name.encode(errors="replace").decode()
@@ -203,7 +223,9 @@ def _named(path: Path, about: os.stat_result) -> RunFile:
     name, size = path.name, about.st_size
     match = history.NAME.fullmatch(name)
     try:
-        dt.datetime.fromisoformat(history.began(path).removesuffix("Z"))
+        t = match["time"] if match else ""
+        started = f"{t[:4]}-{t[4:6]}-{t[6:8]}T{t[9:11]}:{t[11:13]}:{t[13:15]}"
+        dt.datetime.fromisoformat(started)
         name.encode()
     except ValueError:  # no such day, or bytes that are no text
         match = None
@@ -213,5 +235,4 @@ def _named(path: Path, about: os.stat_result) -> RunFile:
         raise HistoryError(
             f"of {size / 1e6:.0f} MB; no more than {history.LARGEST / 1e6:.0f} MB are read"
         )
-    began = history.began(path)
-    return RunFile(name, path, match["run"], match["key"], began, size, about.st_mtime_ns)
+    return RunFile(name, path, match["run"], match["key"], f"{started}Z", size, about.st_mtime_ns)

@@ -42,10 +42,6 @@ class Question:
     tolerance: float
     allowance: float = 0.0
     """The fraction that is tolerated on top, for other known differences."""
-    is_new_device: bool = False
-    """Whether the baseline hardly knows the device."""
-    in_bursts: bool = False
-    """Whether both sides were measured below the power cap."""
     findings: Sequence[Finding] = ()
     """What else is known of the metric."""
 
@@ -84,20 +80,17 @@ def _verdict(question: Question, comparison: Comparison, moved: tuple[int, int] 
     contrast, agreeing = comparison.contrast, comparison.agreeing
     status = _status(question, comparison, agreeing)
     is_blind, part = status is Status.NOISY, comparison.costliest
-    limit = part or (comparison.process if is_blind else None)
     difference = Difference(
         candidate=len(contrast.candidate),
         baseline=len(question.contrast.baseline or ()),
         agreeing=agreeing,
         is_certain=status in (Status.REGRESSED, Status.IMPROVED),
-        limit="" if limit is None else "process" if part is None else part.component,
-        limit_sd=0.0 if limit is None else math.sqrt(limit.variance),
+        limit="process" if part is None else part.component,
+        limit_sd=math.sqrt((part or comparison.process).variance),
         detects=comparison.detectable if is_blind else None,
         family=growth(comparison.shift) if comparison.shift else None,
         set_aside=comparison.set_aside,
         moved=moved,
-        is_new_device=question.is_new_device,
-        in_bursts=question.in_bursts,
     )
     # Whether the case has, or would be given, enough processes to be called anything.
     can_be_called = max(contrast.planned, len(contrast.candidate)) >= AGREEING
@@ -140,8 +133,6 @@ def _hunch(question: Question) -> Verdict:
     single = Difference(
         len(contrast.candidate),
         len(contrast.baseline or ()),
-        is_new_device=question.is_new_device,
-        in_bursts=question.in_bursts,
     )
     return Verdict(
         Status.SUSPECT if slower else Status.OK,

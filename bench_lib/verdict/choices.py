@@ -65,7 +65,7 @@ def weighed(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
     return [
         _weighed(verdict, words, evidence)
         if verdict.status in slower
-        and of(verdict.metric).clock_excuses
+        and of(verdict.metric).device_sets
         and (words := otherwise(evidence, verdict.against))
         else verdict
         for verdict in verdicts

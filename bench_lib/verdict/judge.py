@@ -24,7 +24,6 @@ from bench_lib.findings import (
     Unaccepted,
 )
 from bench_lib.model import (
-    IN_BURSTS,
     NUMERICS,
     Accepted,
     Baseline,
@@ -185,8 +184,6 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         ),
         metric.tolerance_in(evidence.limits) or 0.0,
         BETWEEN_HOST_STATES if metric.host_sets and evidence.waits_as_before else 0.0,
-        evidence.is_new_device(against),
-        metric is LEADING and state == IN_BURSTS,
         [] if clock is None else [clock],
     )
 
@@ -327,7 +324,7 @@ def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Ver
         return list(verdicts)
     return [
         _in_cycles(verdict, clock)
-        if of(verdict.metric).clock_excuses and (clock := evidence.clocks.get(verdict.against))
+        if of(verdict.metric).device_sets and (clock := evidence.clocks.get(verdict.against))
         else verdict
         for verdict in verdicts
     ]

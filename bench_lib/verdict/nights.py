@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from bench_lib.verdict.statistics.change import (
     t_quantile,
 )
 from bench_lib.verdict.statistics.levels import (
+    LEAST_CHANGE,
     LEAST_LENGTH,
     LEAST_SD,
     NOTHING_KNOWN,
@@ -45,8 +46,6 @@ NIGHT = dt.timedelta(hours=20)
 a day, because a night may begin a minute earlier than the one before."""
 DOUBT = 0.01
 """False slow-downs a night, at most."""
-LEAST = math.log1p(0.003)
-"""A case that slowed down by less is not worth a word, of logarithms."""
 SEVERAL = 4
 """Processes of a night, less one, tell of its spread; more tell no more of the others'."""
 NORMAL = 1.4826
@@ -152,10 +151,10 @@ class _Level:
         )
         return Estimate(variance, own + others.degrees)
 
-    @property
+    @cached_property
     def history(self) -> History:
         """The nights with odd ones drawn in."""
-        return _history(tuple(self.values), tuple(self.devices))
+        return History.of(self.values, self.devices)
 
     @cached_property
     def changes(self) -> tuple[Change, Change] | None:
@@ -186,13 +185,8 @@ class _Level:
         return self if fall is None else self.since(self.nights[fall.index]).since_last_fall(price)
 
 
-@lru_cache(maxsize=1000)
-def _history(values: tuple[float, ...], devices: tuple[str, ...]) -> History:
-    return History.of(np.array(values), devices)
-
-
 def _if_worth(change: Change | None, price: float) -> Change | None:
-    is_worth = change is not None and change.evidence >= price and change.size >= LEAST
+    is_worth = change is not None and change.evidence >= price and change.size >= LEAST_CHANGE
     return change if is_worth else None
 
 
@@ -375,8 +369,6 @@ def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
 
 MOST_NAMED = 3
 """Cases that a line names."""
-MOST_WORDS = 400
-"""Characters of that line."""
 
 
 def in_words(found: SlowDown, run_id: str) -> str:
@@ -389,4 +381,4 @@ def in_words(found: SlowDown, run_id: str) -> str:
         words += f"; with {'; '.join(found.changes)}"
     if found.told_by != run_id:
         words += f"; told first by run {found.told_by}"
-    return shortened(words, MOST_WORDS)
+    return shortened(words)

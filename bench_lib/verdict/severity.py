@@ -6,20 +6,6 @@ from collections.abc import Iterable
 
 from bench_lib.model import Status
 
-SEVERITY = (
-    Status.ERROR,
-    Status.REGRESSED,
-    Status.INVALID,
-    Status.INCOMPARABLE,
-    Status.NO_BASELINE,
-    Status.SUSPECT,
-    Status.NOISY,
-    Status.REDRAWN,
-    Status.IMPROVED,
-    Status.OK,
-    Status.SKIPPED,
-)
-"""The worst first."""
 FAILING = (Status.REGRESSED, Status.ERROR)
 """Statuses that make a run fail."""
 PASSING = (Status.OK, Status.IMPROVED, Status.REDRAWN, Status.SKIPPED)
@@ -30,7 +16,7 @@ NOT_COMPARED = (Status.NO_BASELINE, Status.INCOMPARABLE)
 
 def rank(status: Status | None) -> int:
     """Return a status's place among all, the worst 0; a status that is not judged comes last."""
-    return len(SEVERITY) if status is None else SEVERITY.index(status)
+    return len(Status) if status is None else [*Status].index(status)
 
 
 def worst(statuses: Iterable[Status]) -> Status:

@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 
 from bench_lib.model import MachineWarning, Measurement, ProcessSummary, Telemetry, UserError
 from bench_lib.verdict.metrics.builtin import DEVICE, LATENCY, METRICS, SERVING
-from bench_lib.verdict.metrics.metric import Metric
+from bench_lib.verdict.metrics.metric import LIMITS, Metric, Rule
 from bench_lib.verdict.metrics.names import named, scale_of
 
 __all__ = [
@@ -37,7 +37,7 @@ LEADING = LATENCY
 def registered() -> Mapping[str, Metric]:
     """Return all metrics by name, ours first; raises UserError where two have one name."""
     found: dict[str, Metric] = {}
-    for metric in (LEADING, *METRICS, *_others()):
+    for metric in (*METRICS, *_others()):
         if found.setdefault(metric.name, metric) is not metric:
             raise UserError(
                 f"two metrics are called {metric.name!r}; rename the one that an entry point of "
@@ -77,8 +77,12 @@ def find(name: str) -> Metric | None:
 
 def limited_by_name() -> dict[str, float | None]:
     """Return the metrics that a case's limits may name, each with its tolerance, a fraction."""
-    found = (metric for metric in registered().values() if metric.is_limited_by_name)
-    return {metric.name: metric.tolerance for metric in found}
+    return {
+        metric.name: metric.tolerance
+        for metric in registered().values()
+        if not metric.limit and metric.name not in LIMITS
+        if metric.rule is not Rule.EXACT or metric.tolerance is None  # else it is judged anyway
+    }
 
 
 def summarise(

@@ -17,11 +17,8 @@ LATENCY = Metric(
     lambda seen, _: statistics.median(seen.iteration_s),
     limit="tolerance",
     state=lambda seen: seen.state,
-    clock_excuses=True,
-    kernels_explain=True,
+    device_sets=True,
     host_sets=True,
-    worse="slower",
-    better="faster",
 )
 """It leads: its verdict reports a case that cannot be judged at all."""
 
@@ -35,12 +32,8 @@ DEVICE = Metric(
     # A replayed graph lacks the pauses between kernels that eager steps have, and a sum of
     # kernels all pauses: on an H200 a graph of ResNet-50 took 6% less than its eager steps.
     state=lambda seen: seen.device_source,
-    preferred=("graph", "kernels"),
-    clock_excuses=True,
-    kernels_explain=True,
+    device_sets=True,
     in_place_of_host=True,
-    worse="slower",
-    better="faster",
 )
 
 
@@ -120,11 +113,8 @@ METRICS = (
         *("throughput", "items by the wall clock", "1/s", _throughput),
         more_is_better=True,
         state=lambda seen: seen.state,
-        clock_excuses=True,
-        kernels_explain=True,
+        device_sets=True,
         host_sets=True,
-        worse="slower",
-        better="faster",
     ),
     Metric(
         # The device's controller decides it, so that runs differ by up to 15%.
@@ -132,8 +122,6 @@ METRICS = (
         lambda seen, _: seen.sustained_s,
         tolerance=0.15,
         host_sets=True,
-        worse="slower",
-        better="faster",
     ),
     Metric(
         *("stability", "spread of a process's iterations", ""),
@@ -156,10 +144,7 @@ METRICS = (
         allowance=5.0,
         counts=Counts.LEAST,
         state=lambda seen: seen.compile_cache,
-        preferred=("cold", "warm", "mixed"),
         first_look=True,
-        worse="longer",
-        better="shorter",
     ),
     Metric(
         # Every process begins with empty caches, so their times tell chance, as those of steps do.
@@ -169,8 +154,6 @@ METRICS = (
         tolerance=0.1,
         first_look=True,
         cold_only=True,
-        worse="longer",
-        better="shorter",
     ),
     Metric(
         *("finite", "finite answer", "1"),
@@ -209,35 +192,15 @@ METRICS = (
 )
 
 
-def _not_ours(_seen: object, _telemetry: object) -> None:
-    """Return None: a measurement of ours has no such figure."""
-
-
-FIRST_TOKEN = Metric(
-    *("first_token", "time to the first token", "s", _not_ours), worse="slower", better="faster"
-)
+FIRST_TOKEN = Metric("first_token", "time to the first token", "s")
 """From sending a request to its first token."""
-BETWEEN_TOKENS = Metric(
-    *("between_tokens", "time between tokens", "s", _not_ours), worse="slower", better="faster"
-)
+BETWEEN_TOKENS = Metric("between_tokens", "time between tokens", "s")
 """From one piece of an answer to the next; a piece is several tokens with speculative decoding."""
-PER_TOKEN = Metric(
-    *("per_token", "time per output token", "s", _not_ours), worse="slower", better="faster"
-)
+PER_TOKEN = Metric("per_token", "time per output token", "s")
 """A request's time after its first token, divided by its other tokens."""
-OUTPUT_RATE = Metric(
-    *("output_rate", "output tokens a second", "1/s", _not_ours),
-    more_is_better=True,
-    worse="slower",
-    better="faster",
-)
+OUTPUT_RATE = Metric("output_rate", "output tokens a second", "1/s", more_is_better=True)
 """All requests together."""
-TOKEN_RATE = Metric(
-    *("token_rate", "tokens a second", "1/s", _not_ours),
-    more_is_better=True,
-    worse="slower",
-    better="faster",
-)
+TOKEN_RATE = Metric("token_rate", "tokens a second", "1/s", more_is_better=True)
 """All requests together, prompts and answers."""
 SERVING = (FIRST_TOKEN, BETWEEN_TOKENS, PER_TOKEN, OUTPUT_RATE, TOKEN_RATE)
 """What other programs' files hold, and no measurement of ours."""

@@ -48,8 +48,9 @@ class Metric:
     """As in tables and reasons: ``compile time``."""
     unit: str
     """``s``, ``B``, ``J``, ``1/s``; empty for a share."""
-    of: Callable[[Measurement, Telemetry | None], float | None]
-    """Read it, in ``unit``, from 0 on; None if unknown.  Judged by chance it is above 0."""
+    of: Callable[[Measurement, Telemetry | None], float | None] = lambda _seen, _telemetry: None
+    """Read it, in ``unit``, from 0 on; None if unknown.  Judged by chance it is above 0.  Metrics
+    of other programs, which no measurement of ours has, go without."""
     rule: Rule = Rule.CHANCE
     more_is_better: bool = False
     tolerance: float | None = None
@@ -65,18 +66,14 @@ class Metric:
     counts: Counts = Counts.MOST
     state: Callable[[Measurement], str | None] | None = None
     """The state it was measured in, such as ``cold``; only values of one state are compared."""
-    preferred: tuple[str, ...] = ()
-    """The states to compare first if both sides have several."""
     assumed: float | None = None
     """The value of a baseline without one, in ``unit``."""
     first_look: bool = False
     """Read from a process's first look at the case: later ones find caches filled."""
     cold_only: bool = False
     """Kept of cases that begin with empty caches, and of no others."""
-    clock_excuses: bool = False
-    """Whether a lower clock of the device explains it."""
-    kernels_explain: bool = False
-    """Whether a longer step's kernels say why."""
+    device_sets: bool = False
+    """Whether the device decides it: a lower clock may explain a change, and kernels say why."""
     host_sets: bool = False
     """Whether the host decides it where the device waits for the host."""
     in_place_of_host: bool = False
@@ -85,26 +82,20 @@ class Metric:
     """The verdict's metric, where several tell of one thing; its own name where empty."""
     worse: str = "more"
     better: str = "less"
-    """How a change is put into words: ``slower``, ``less efficient``."""
+    """How a change is put into words; one of a time or a rate is ``slower`` or ``faster``."""
 
     def tolerance_in(self, limits: Limits) -> float | None:
         """Return the fraction that a case tolerates; None if it does not ask."""
         if self.name in limits.metrics:
             return limits.metrics[self.name]
         limit = self.limit or self.name
-        asked: float | None = getattr(limits, limit) if limit in _LIMITS else self.tolerance
+        asked: float | None = getattr(limits, limit) if limit in LIMITS else self.tolerance
         return asked
 
     @property
     def tells(self) -> str:
         """The metric's name in a verdict."""
         return self.told_as or self.name
-
-    @property
-    def is_limited_by_name(self) -> bool:
-        """Whether a case asks for it by its own name, and not by a field of ``Limits``."""
-        is_judged_anyway = self.rule is Rule.EXACT and self.tolerance is not None
-        return not self.limit and self.name not in _LIMITS and not is_judged_anyway
 
     def can_be(self, value: float) -> bool:
         """Whether it is a number from 0 on; above 0 if chance is judged by its logarithm."""
@@ -132,7 +123,7 @@ class Metric:
         return {p.states.get(self.name) for p in processes if self.name in p.values}
 
     def common_state(self, *sides: Sequence[ProcessSummary]) -> str | None:
-        """Return the state in which all sides have values, the preferred one of several.
+        """Return the state in which all sides have values, the first by name of several.
 
         None if values have no states; raises ValueError if no state is common.
         """
@@ -141,11 +132,12 @@ class Metric:
         common = set[str | None].intersection(*map(self.states, sides))
         if not common:
             raise ValueError(self.name)
-        order = (*self.preferred, None)
-        return min(common, key=lambda state: order.index(state) if state in order else len(order))
+        return min(common, key=lambda state: state or "")
 
     def worsening(self, ratio: float) -> str:
         """Put a ratio, above 1 for worse, into words without its size."""
+        if self.unit in ("s", "1/s"):
+            return "slower" if ratio > 1 else "faster"
         return self.worse if ratio > 1 else self.better
 
     def in_words(self, value: float) -> str:
@@ -153,4 +145,4 @@ class Metric:
         return amount(value, self.unit)
 
 
-_LIMITS = {each.name for each in fields(Limits)} - {"metrics"}
+LIMITS = {each.name for each in fields(Limits)} - {"metrics"}

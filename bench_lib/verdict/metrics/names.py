@@ -35,15 +35,7 @@ def named(name: str, *, more_is_better: bool | None = None) -> Metric | None:
     more = MORE.search(name) is not None if more_is_better is None else more_is_better
     if more_is_better is None and not (more or is_time or LESS.search(name)):
         return None
-    worse, better = ("slower", "faster") if is_time else ("worse", "better")
-    unit = "s" if is_time else "1"
+    label, unit = name.replace("_", " "), "s" if is_time else "1"
     return KNOWN.get(name) or Metric(
-        *(name, name.replace("_", " "), unit, _not_measured),
-        more_is_better=more,
-        worse=worse,
-        better=better,
+        name, label, unit, more_is_better=more, worse="worse", better="better"
     )
-
-
-def _not_measured(_seen: object, _telemetry: object) -> None:
-    """Return None: no measurement of ours has it."""
