@@ -135,8 +135,8 @@ def _compared(verdict: Verdict, found: Difference) -> Iterator[str]:
             if not found.is_certain and found.detects is None and verdict.ratio > 1:
                 beyond = f"beyond the tolerance of {percent(verdict.tolerance or 0.0)}, "
                 is_enough = n >= (AGREEING if found.baseline else LEAST_PAIRS)
-                few = f"but {many(n, one)} {'decides' if n == 1 else 'decide'} nothing"
-                yield beyond + ("but not beyond chance" if is_enough else few)
+                few = f"one {one} decides" if n == 1 else f"{many(n, one)} decide"
+                yield beyond + ("but not beyond chance" if is_enough else f"but {few} nothing")
     yield from _limits(verdict, found)
 
 
