@@ -72,6 +72,7 @@ def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypa
             "environment": {**own, **told},
             "command_prefix": side.command_prefix,
             "folder": side.folder,
+            "is_shared": False,
         }
     ]
 

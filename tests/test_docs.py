@@ -168,7 +168,7 @@ sys.path.insert(0, {tests!r})
 import bench_lib.plugin.session as session
 from bench_lib.engine import engine
 from pathlib import Path
-from standins.worker import held_class, nobody_starts
+from standins.worker import held_class, nobody_shares
 from standins import worker as scripted
 
 scripted.KERNELS = "the profiler saw no operation"
@@ -180,7 +180,7 @@ step_s = 0.022 if "0.022" in (HERE / "net.py").read_text() else 0.020
 script = {{"net-b8": [[step_s] * 20]}}
 session.network_sizes = dict
 engine.HeldDevice = held_class(script, HERE / "history" / "locks")
-engine.processes.start_workers = nobody_starts
+engine.processes.share = nobody_shares
 """
 """Workers that take exactly as long as the tour's network waits."""
 

@@ -251,39 +251,84 @@ def starting(monkeypatch, folder):
         lock_of=functools.partial(DeviceLock, folder=folder / "locks"),
     )
     monkeypatch.setattr(engine, "HeldDevice", hold)
-    early = Contexts({}, DEVICE)
-    monkeypatch.setattr(engine.processes, "start_workers", lambda _side, _device: early)
-    return log, early
+    return log
 
 
-def test_workers_that_have_started_measure_once_the_device_is_held(tmp_path, monkeypatch):
-    log, early = starting(monkeypatch, tmp_path)
-    with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
-        run.start()
+class Shared(Contexts):
+    """Scripted workers that another process of this run has used."""
+
+
+def sharing(monkeypatch):
+    shared = {}
+
+    def share(_side, device, _part):
+        shared[device.index] = Shared({}, device)
+        return shared[device.index], ("folder", device.index, "digest")
+
+    monkeypatch.setattr(engine.processes, "share", share)
+    monkeypatch.setattr(engine.processes, "would_start", lambda _told: True)
+    return shared
+
+
+def test_workers_that_have_started_measure_where_they_are_needed(tmp_path, monkeypatch):
+    log, shared = starting(monkeypatch, tmp_path), sharing(monkeypatch)
+    devices = gpus(2)
+    with contextlib.closing(engine.Engine(devices[0], Settings())) as run:
+        told = [run.share(device) for device in devices]
+        assert told == [{"": ("folder", index, "digest")} for index in (0, 1)]
+        assert run.share(devices[1]) == told[1]
         assert run.attempt(CASE)[0].fault is None
-        assert f"context-1 {CASE.id}" in early.log
+        assert shared[0].log[-1] == f"context-1 {CASE.id}"
     assert log == []
-    assert early.log[-1] == "close"
+    assert [workers.log[-1] for workers in shared.values()] == ["close", "close"]
+    assert shared[1].log == ["close"]
 
 
-def test_workers_that_nobody_needed_end_with_the_run(tmp_path, monkeypatch):
-    _, early = starting(monkeypatch, tmp_path)
+def test_second_looks_and_profiles_use_the_workers_that_have_started(tmp_path, monkeypatch):
+    log, shared = starting(monkeypatch, tmp_path), sharing(monkeypatch)
+    devices = gpus(2)
+    accept(tmp_path / "baselines", *"ab")
+    settings = Settings(
+        history=tmp_path, baselines=tmp_path / "baselines", planned=2, kernels="all"
+    )
+    with contextlib.closing(engine.Engine(devices[0], settings)) as run:
+        run.open()
+        for device, id_ in zip(devices, "ab", strict=True):
+            run.share(device)
+            measured_on(run, device, make_case(id=id_), tmp_path / "locks")
+        conclude(run)
+    assert log == []
+    for id_, workers in zip("ab", shared.values(), strict=True):
+        done = [line for line in workers.log if not line.startswith(("fork", "end"))]
+        assert done == [f"context-1 {id_}", f"context-2 profiles {id_}", "close"]
+
+
+def test_workers_that_would_start_otherwise_now_are_ended(tmp_path, monkeypatch):
+    log, shared = starting(monkeypatch, tmp_path), sharing(monkeypatch)
     with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
-        run.start()
-    assert early.log == ["close"]
-
-
-@pytest.mark.parametrize(("variable", "are_kept"), [("MIOPEN_FIND_MODE", False), ("LINES", True)])
-def test_workers_that_started_with_other_variables_are_ended(
-    tmp_path, monkeypatch, variable, are_kept
-):
-    log, early = starting(monkeypatch, tmp_path)
-    with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
-        run.start()
-        monkeypatch.setenv(variable, "25")
+        run.share(DEVICE)
+        monkeypatch.setattr(engine.processes, "would_start", lambda told: told[-1] == "another")
         assert run.attempt(CASE)[0].fault is None
-    assert log == ([] if are_kept else ["start 0"])
-    assert (early.log == ["close"]) is not are_kept
+        assert shared[0].log == ["close"]
+    assert log == ["start 0"]
+
+
+@pytest.mark.parametrize("are_there", [True, False])
+def test_who_is_told_of_shared_workers_joins_them(tmp_path, monkeypatch, are_there):
+    log = starting(monkeypatch, tmp_path)
+    workers, told = Shared({}, DEVICE), ("folder", 7, "digest")
+    asked = []
+
+    def joined(about):
+        asked.append(about)
+        return workers if are_there else None
+
+    monkeypatch.setattr(engine.processes, "joined", joined)
+    with contextlib.closing(engine.Engine(DEVICE, Settings(), {"": told})) as run:
+        assert run.attempt(CASE)[0].fault is None
+    assert asked == [told]
+    assert log == ([] if are_there else ["start 0"])
+    assert (f"context-1 {CASE.id}" in workers.log) is are_there
 
 
 # ---- once is enough -----------------------------------------------------------------------

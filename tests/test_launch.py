@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -43,6 +44,7 @@ from bench_lib.launch.wire import (
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,
     RUNNER,
+    SERVED,
     ClosedError,
     Connection,
     connect,
@@ -334,7 +336,7 @@ def test_an_exit_code_is_put_into_words(code: int | None, words: str) -> None:
 
 def test_nobody_but_its_user_reaches_a_runner(zygote: Zygote) -> None:
     assert zygote.logs.stat().st_mode & 0o777 == 0o700
-    assert (zygote.logs / RUNNER).is_socket()
+    assert (zygote.logs / SERVED).is_socket()
 
 
 def test_who_calls_and_is_not_waited_for_is_hung_up_on(
@@ -352,13 +354,25 @@ def test_who_calls_and_is_not_waited_for_is_hung_up_on(
     context.close()
 
 
+def test_a_zygote_that_somebody_stopped_is_given_up(
+    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOPPED_LIMIT_S", 0.1)
+    os.kill(zygote._pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(LaunchError, match=r"was stopped by a signal and did not go on within"):
+            zygote.context()
+    finally:
+        os.kill(zygote._pid, signal.SIGCONT)
+
+
 STOPPED_AND_LEFT = """
 import os, signal, sys
 from bench_lib.launch.zygote import Zygote
 zygote = Zygote(environment={brief!r})
 zygote.wait()
-print(zygote._process.pid, zygote.logs, flush=True)
-os.kill(zygote._process.pid, signal.SIGSTOP)
+print(zygote._pid, zygote.logs, flush=True)
+os.kill(zygote._pid, signal.SIGSTOP)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -578,11 +592,14 @@ def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
 ) -> None:
     environment = trial_says(tmp_path, f"{COMPILER!r} not in sys.modules")
     environment[PRELOAD_VARIABLE] = "compiler"
-    with Zygote(environment=environment) as zygote:
+    with (
+        contextlib.closing(Zygote(environment=environment, is_shared=True)) as own,
+        Zygote(joins=own.joint) as zygote,
+    ):
         assert inherited(zygote.context()) == (
             f"no compiler, {PRELOAD_VARIABLE}=no, {NVML_CHECK}=None"
         )
-    assert all_gone(zygote._process.pid)
+    assert all_gone(own.joint[1])
 
 
 @pytest.mark.parametrize(("parents", "code"), [([7, 7], 1), ([7, 1], 0)])
@@ -600,6 +617,7 @@ def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
     logs.mkdir()
     told = iter(parents)
     monkeypatch.setenv(LOGS_VARIABLE, str(logs))
+    (logs / RUNNER).touch()
     monkeypatch.setenv(PRELOAD_VARIABLE, "no")
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setattr(worker, "connect", connect)
@@ -639,6 +657,73 @@ def test_whether_a_child_opens_a_gpu_is_tried_and_no_child_is_left(
     monkeypatch.setattr(os, "fork", noting)
     assert worker._does_a_child_open_a_gpu() is opens
     assert all_gone(*children)
+
+
+# --- one runner after another --------------------------------------------------------------
+
+
+JOINING = """
+import sys
+from bench_lib.launch.zygote import Zygote
+from bench_lib.model import Case
+context = Zygote(joins=(sys.argv[1], int(sys.argv[2]))).context()
+context.measure(Case("x", "faulty:starting_others", {"pids": sys.argv[3], "then": "hang"}))
+"""
+
+
+def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
+    with contextlib.closing(Zygote(environment=BRIEF, is_shared=True)) as own:
+        pids = []
+        for _ in range(2):
+            with Zygote(joins=own.joint) as joined:
+                context = joined.context()
+                pids.append(context.pid)
+                assert len(context.measure(case("well")).iteration_s) == 2
+            assert all_gone(pids[-1])
+            assert own._process is not None
+            assert own._process.poll() is None
+        words = [*map(str, own.joint), str(tmp_path / "pids")]
+        path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        with subprocess.Popen(
+            [sys.executable, "-c", JOINING, *words], env={**os.environ, **BRIEF, **path}
+        ) as killed:
+            started = pids_in(tmp_path / "pids")
+            killed.kill()
+        assert all_gone(*started)
+        last = own.context()
+        assert len(last.measure(case("well")).iteration_s) == 2
+        assert {last.name.rpartition("-")[2], *own.versions} > {"1", "torch"}
+        names = {path.name for path in own.logs.glob("context-*.log")}
+        assert len(names) == 4
+    assert all_gone(own.joint[1], *pids, last.pid)
+    assert not own.logs.exists()
+    with pytest.raises(LaunchError, match="the shared workers are gone"):
+        Zygote(joins=own.joint)
+
+
+SHARING = """
+import time
+from bench_lib.launch.zygote import Zygote
+print(Zygote(is_shared=True).joint[1], flush=True)
+time.sleep(3600)
+"""
+
+
+def test_shared_workers_do_not_outlive_a_starter_that_is_killed(tmp_path: Path) -> None:
+    starter = subprocess.Popen(
+        [sys.executable, "-c", SHARING],
+        env={**os.environ, **BRIEF, "PYTHONPATH": os.pathsep.join(sys.path)}
+        | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with starter:
+        assert starter.stdout is not None
+        zygote = int(starter.stdout.readline())
+        assert not is_gone(zygote)
+        starter.kill()
+    assert all_gone(zygote)
+    assert list(tmp_path.glob("bench-lib-*")) == []
 
 
 # --- workers that do not start -------------------------------------------------------------

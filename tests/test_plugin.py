@@ -87,14 +87,14 @@ from bench_lib.engine import engine
 from pathlib import Path
 from bench_lib.model import Fault
 from builders import make_hardware, make_telemetry
-from standins.worker import gpus, held_class, nobody_starts
+from standins.worker import gpus, held_class, nobody_shares
 
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 DEVICES = {devices}
 bench_lib.backends.detect = lambda *_: DEVICES
 session.network_sizes = lambda: {{"resnet18": 224, "resnet50": 224}}
 engine.HeldDevice = held_class({script}, Path(__file__).parent / "locks"{seen})
-engine.processes.start_workers = nobody_starts
+engine.processes.share = nobody_shares
 """
 
 TEST_FILE = """
@@ -599,20 +599,22 @@ def note(*words):
     with open(Path(__file__).parent / "noted", "a") as file:
         print(*words, file=file)
 """
-STARTED = """
-import contextlib, os
+JOINED = """
 from standins import worker as scripted
+class Shared(scripted.Contexts):
+    def close(self):
+        note("closed", self.device.index)
 
-def start(_side, device):
-    note("started", os.environ["PYTEST_XDIST_WORKER"], device.index)
-    return scripted.Contexts({}, device)
+def share(_side, device, part):
+    assert part == (device.index, len(DEVICES))
+    return Shared({}, device), (str(device.index), 1, engine.processes._inherited())
 
-@contextlib.contextmanager
-def on_part(number, of):
-    note("on part", number, of)
-    yield
+def joined(told):
+    starts_alike = engine.processes.would_start(told)
+    note("joined", os.environ["PYTEST_XDIST_WORKER"], *told[:2], starts_alike)
 
-engine.processes.start_workers, engine.processes.on_part_of_cpus = start, on_part
+import os
+engine.processes.share, engine.processes.joined = share, joined
 """
 
 
@@ -621,20 +623,21 @@ def noted(pytester):
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_each_of_xdists_workers_starts_what_measures_on_cpus_of_its_own(suite, pytester):
+def test_xdists_controller_shares_workers_that_end_with_it(suite, pytester):
     matrix = "".join(
         f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
     )
     run = suite(devices="gpus(2)", matrix=matrix)
     with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(NOTED + STARTED)
-    run("-n", "2", *UNSEEN).assert_outcomes(passed=6)
-    assert sorted(noted(pytester)) == [
-        "on part 0 2",
-        "on part 1 2",
-        "started gw0 0",
-        "started gw1 1",
-    ]
+        file.write(NOTED + JOINED)
+    run("-n", "2").assert_outcomes(passed=6)
+    of_both = ["joined gw0 0 1 True", "joined gw1 1 1 True", "closed 0", "closed 1"]
+    assert sorted(noted(pytester)) == sorted(of_both)
+    pytester.path.joinpath("noted").unlink()
+    run("-n", "2", "-k", "case-0", *UNSEEN).assert_outcomes(passed=1)
+    assert sorted(noted(pytester)) in (
+        ["closed 0", "closed 1", f"joined gw{own} {own} 1 True"] for own in (0, 1)
+    )
 
 
 RANKS = """

@@ -55,14 +55,14 @@ from bench_lib.engine import engine
 from pathlib import Path
 from bench_lib.model import Fault
 from builders import make_hardware
-from standins.worker import held_class, nobody_starts
+from standins.worker import held_class, nobody_shares
 
 CPU = make_hardware(vendor="cpu", key="cpu-borrowed-3c", uuid=None, compute_units=3)
 SCRIPT = {{"doomed": [Fault("exception", "planted", "build", "")]}}
 bench_lib.backends.detect = lambda *_: [CPU]
 session.network_sizes = lambda: {{"resnet18": 224}}
 engine.HeldDevice = held_class(SCRIPT, Path(__file__).parent / "locks")
-engine.processes.start_workers = nobody_starts
+engine.processes.share = nobody_shares
 """
 
 

@@ -126,7 +126,7 @@ def test_a_worker_says_who_calls_however_long_the_path_is(tmp_path, monkeypatch,
     folder.mkdir(parents=True)
     monkeypatch.setenv(wire.LOGS_VARIABLE, str(folder))
     with socket.socket(socket.AF_UNIX) as listener:
-        with wire.address(folder, wire.RUNNER) as path:
+        with wire.address(folder, wire.SERVED) as path:
             listener.bind(path)
         listener.listen()
         connection = wire.connect(hello="context-1", pid=1)

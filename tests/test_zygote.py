@@ -17,6 +17,7 @@ from processes import all_gone, wait_until
 
 from bench_lib.engine import processes as module_of_processes
 from bench_lib.engine.processes import Processes
+from bench_lib.engine.settings import Side
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.launchers import LaunchCommand
@@ -155,11 +156,12 @@ def test_workers_that_are_killed_while_they_start_say_so(tmp_path):
         Zygote(python=str(program)).wait()
 
 
-def test_workers_that_did_not_start_do_not_start_for_who_asks_again(tmp_path):
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_workers_that_did_not_start_do_not_start_for_who_asks_again(tmp_path, is_shared):
     program = tmp_path / "worker"
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
-    zygote = Zygote(python=str(program))
+    zygote = Zygote(python=str(program), is_shared=is_shared)
     for _ in range(2):
         with pytest.raises(LaunchError):
             zygote.context(draws=1)
@@ -197,8 +199,37 @@ def test_workers_that_are_there_are_those_that_fork(processes):
     assert processes.open(0).device == GPU
     assert there.versions
     processes.close()
-    assert all_gone(there._process.pid)
+    assert all_gone(there.joint[1])
     assert not there.logs.exists()
+
+
+@pytest.mark.parametrize("change", [None, "variable", "folder", "interpreter", "CPUs", "host"])
+def test_shared_workers_are_joined_by_who_would_start_the_same(monkeypatch, tmp_path, change):
+    made = []
+
+    class Started:
+        joint = ("folder", 7)
+
+        def __init__(self, **about):
+            made.append(about)
+
+    monkeypatch.setattr(module_of_processes, "Zygote", Started)
+    _, told = module_of_processes.share(Side(), make_hardware())
+    assert made.pop()["is_shared"]
+    for name, value in {"PYTEST_XDIST_WORKER": "gw0", "COLUMNS": "81", "LINES": "25"}.items():
+        monkeypatch.setenv(name, value)
+    if change == "variable":
+        monkeypatch.setenv("MIOPEN_FIND_MODE", "1")
+    elif change == "folder":
+        monkeypatch.chdir(tmp_path)
+    elif change == "interpreter":
+        monkeypatch.setattr(sys, "executable", "/opt/python")
+    elif change == "CPUs":
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1000})
+    elif change == "host":
+        monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(nodename="elsewhere"))
+    assert (module_of_processes.joined(told) is None) is (change is not None)
+    assert made == ([] if change else [{"joins": ("folder", 7)}])
 
 
 def test_devices_that_are_used_at_once_have_cores_of_their_own(monkeypatch):
@@ -212,10 +243,10 @@ def test_devices_that_are_used_at_once_have_cores_of_their_own(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(threads))
     monkeypatch.setattr(os, "sched_setaffinity", lambda _pid, cpus: kept.append(set(cpus)))
     for number in range(2):
-        with module_of_processes.on_part_of_cpus(number, 2):
+        with module_of_processes.on_part_of_cpus((number, 2)):
             pass
     assert kept == [{0, 4, 1}, set(threads), {5, 2, 6, 3}, set(threads)]
-    with module_of_processes.on_part_of_cpus(0, 8):
+    with module_of_processes.on_part_of_cpus((0, 8)):
         assert kept.pop() == set(threads)  # more devices than CPUs
     assert kept.pop() == set(threads)
 

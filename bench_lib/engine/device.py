@@ -19,7 +19,6 @@ from bench_lib.engine.processes import (
     Companion,
     Processes,
     disturbance,
-    on_part_of_cpus,
     start_workers,
 )
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
@@ -109,7 +108,7 @@ class HeldDevice:
         self._sides = {
             name: Processes(
                 device,
-                functools.partial(self._on_own_cpus, start, side),
+                functools.partial(start, side, device),
                 described=functools.partial(self._before, name),
                 ranks_for=functools.partial(self._ranks_for, side),
                 give_way=self._companion.run,
@@ -311,13 +310,9 @@ class HeldDevice:
         """By side, the software that measures there; the worker's own words where it spoke."""
         return {name: processes.environment() for name, processes in self._sides.items()}
 
-    def _on_own_cpus(self, start: Callable[[Side, Hardware], Zygote], side: Side) -> Zygote:
-        with on_part_of_cpus(self.device.index, self._settings.at_once):
-            return start(side, self.device)
-
-    def use(self, side: str, workers: Zygote) -> None:
-        """Have a side use workers that have started."""
-        self._sides[side].use(workers)
+    def use(self, side: str, workers: Zygote, *, are_lent: bool = False) -> None:
+        """Have a side use workers that have started, and leave them where they are lent."""
+        self._sides[side].use(workers, are_lent=are_lent)
 
     def watch(self) -> None:
         """Start telemetry, and see what the environment is before a run fills its caches."""

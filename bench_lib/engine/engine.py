@@ -16,6 +16,7 @@ from typing import TypeVar
 from bench_lib.engine import processes
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
+from bench_lib.engine.processes import CpuPart, Told
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING, Outcome, Settings, nodeid_of
 from bench_lib.engine.sides import place, problem_of
 from bench_lib.engine.suite import Baselines, Suite
@@ -46,18 +47,22 @@ from bench_lib.verdict.turns import TIMES
 class Engine:
     """One run: its measurements on this host, of one side or two, and its result."""
 
-    def __init__(self, device: Hardware, settings: Settings) -> None:
-        """Open nothing yet; ``device`` is the one that cases are measured on first."""
+    def __init__(
+        self, device: Hardware, settings: Settings, joins: Mapping[str, Told] | None = None
+    ) -> None:
+        """Open nothing yet; ``device`` is the one that cases are measured on first.
+
+        There it ``joins`` the workers that another process of this run shares, by side, if any.
+        """
         self.device = device
+        self._joins = joins
         self.settings = settings
         self.baselines = Baselines(settings.baselines)
         self.suites: dict[str, Suite] = {}
         """The records, by side."""
         self._held: HeldDevice | None = None
-        self._started: dict[str, Zygote] = {}
-        """By side, workers that have started for the device, which nobody holds yet."""
-        self._inherited: dict[str, str] = {}
-        """The variables that they inherited."""
+        self._shared: dict[tuple[str, str], tuple[Zygote, Told]] = {}
+        """By device and side, workers that have started for whoever holds it."""
         self._checked: dict[str, tuple[Outcome, Numerics]] = {}
         """By case, its first numerics, unless the step was compiled."""
 
@@ -130,30 +135,46 @@ class Engine:
         """The device, held from now on; raises DeviceBusyError where somebody keeps it."""
         if self._held is None:
             self._held = self._hold(self.device)
-            self._use_started(self._held)
         return self._held
 
-    def start(self) -> None:
-        """Start the workers; they import what they need, and open no device before it is held.
+    def share(self, device: Hardware, part: CpuPart = (0, 1)) -> dict[str, Told]:
+        """Start workers for whoever holds the device: another process of this run, or this one.
 
-        Of those that do not start, who holds the device finds out.
+        They import what they need, keep to a part of the CPUs, and open no device before.  Returns
+        by side all that another process has to be told to join them; of those that do not start,
+        who holds the device finds out.
         """
-        self._inherited = processes.inherited()
+        at = place(device)
         for name, side in self.settings.sides.items():
-            with (
-                contextlib.suppress(LaunchError),
-                processes.on_part_of_cpus(self.device.index, self.settings.at_once),
-            ):
-                self._started[name] = processes.start_workers(side, self.device)
+            if (at, name) not in self._shared and not side.command_prefix:
+                with contextlib.suppress(LaunchError):
+                    self._shared[at, name] = processes.share(side, device, part)
+        return {name: told for (there, name), (_, told) in self._shared.items() if there == at}
+
+    def unshare(self, device: Hardware) -> None:
+        """End the workers of a device that has nothing to measure, if they are there."""
+        for at, name in list(self._shared):
+            if at == place(device):
+                self._shared.pop((at, name))[0].close()
 
     def _use_started(self, held: HeldDevice) -> None:
-        """Have the device use the workers that have started, unless others would start now."""
-        for name in list(self._started):
-            workers = self._started.pop(name)
-            if processes.inherited() == self._inherited:
-                held.use(name, workers)
-            else:
-                workers.close()
+        """Have a device use the workers that have started, unless others would start now.
+
+        Ours stay for whoever holds it next.
+        """
+        for name in self.settings.sides:
+            about = place(held.device), name
+            if about in self._shared:
+                workers, told = self._shared[about]
+                if processes.would_start(told):
+                    held.use(name, workers, are_lent=True)
+                else:
+                    self._shared.pop(about)
+                    workers.close()
+            elif self._joins is not None and name in self._joins:
+                joined = processes.joined(self._joins[name])
+                if joined is not None:
+                    held.use(name, joined)
 
     def release(self) -> None:
         """End the workers, and let go of the device."""
@@ -166,10 +187,10 @@ class Engine:
         with contextlib.ExitStack() as stack:
             for suite in self.suites.values():
                 stack.callback(suite.close)
-            for workers in self._started.values():
-                stack.callback(workers.close)
+            for zygote, _ in self._shared.values():
+                stack.callback(zygote.close)
             stack.callback(self.release)
-            self._started = {}
+            self._shared = {}
 
     def _hold(self, device: Hardware) -> HeldDevice:
         def accepted(case: Case) -> Sequence[ProcessSummary]:
@@ -181,7 +202,9 @@ class Engine:
                 return None
             return choices.accepted(self.baselines.of(device.key).of(case))
 
-        return HeldDevice(device, self.settings, accepted=accepted, choices=chosen)
+        held = HeldDevice(device, self.settings, accepted=accepted, choices=chosen)
+        self._use_started(held)
+        return held
 
     @property
     def _by_baseline(self) -> bool:

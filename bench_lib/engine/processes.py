@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -33,8 +35,11 @@ FORK = "fork"
 """Starting workers, which import torch, and opening a process; for most cases it is open."""
 
 
-def start_workers(side: Side, device: Hardware) -> Zygote:
-    """Start the workers of a side on a device; raises LaunchError."""
+def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Zygote:
+    """Start the workers of a side on a device; raises LaunchError.
+
+    Shared ones serve the processes that join them, one after the other.
+    """
     is_known = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
     known = {PRELOAD_VARIABLE: "compiler"} if is_known else {}
     return Zygote(
@@ -42,17 +47,22 @@ def start_workers(side: Side, device: Hardware) -> Zygote:
         environment={**known, **backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
         folder=side.folder,
+        is_shared=is_shared,
     )
 
 
+CpuPart = tuple[int, int]
+"""The number of a part, from 0, and how many there are."""
+
+
 @contextlib.contextmanager
-def on_part_of_cpus(number: int, of: int) -> Iterator[None]:
-    """Have what starts here keep to one of so many parts of the CPUs, of whole cores.
+def on_part_of_cpus(part: CpuPart) -> Iterator[None]:
+    """Have what starts here keep to a part of the CPUs, of whole cores.
 
     On all CPUs, unchanged cases of one device looked up to 3.5% slower after one pair while another
     device's were compiled (2 x H100, 2026-11-27).  What the parts buy is not measured in turns yet.
     """
-    ours = os.sched_getaffinity(0)
+    (number, of), ours = part, os.sched_getaffinity(0)
     cpus = sorted(ours, key=lambda cpu: (_first_of_core(cpu), cpu))
     chosen = cpus[len(cpus) * number // of : len(cpus) * (number + 1) // of]
     os.sched_setaffinity(0, chosen or ours)
@@ -68,14 +78,44 @@ def _first_of_core(cpu: int) -> int:
     return int(re.split("[,-]", threads)[0])
 
 
-def inherited() -> dict[str, str]:
-    """Return the variables that workers would inherit now.
+Told = tuple[str, int, str]
+"""All that another process has to be told to join workers."""
+
+
+def share(side: Side, device: Hardware, part: CpuPart = (0, 1)) -> tuple[Zygote, Told]:
+    """Start workers that other processes may join; until somebody forks they open no device.
+
+    They keep to that part of the CPUs.  Raises LaunchError.
+    """
+    with on_part_of_cpus(part):
+        zygote = start_workers(side, device, is_shared=True)
+    return zygote, (*zygote.joint, _inherited())
+
+
+def joined(told: Told) -> Zygote | None:
+    """Join workers; None if they are gone, or if others would start now."""
+    if would_start(told):
+        with contextlib.suppress(LaunchError):
+            return Zygote(joins=told[:2])
+    return None
+
+
+def would_start(told: Told) -> bool:
+    """Whether workers that start now would inherit what those inherited."""
+    return told[-1] == _inherited()
+
+
+def _inherited() -> str:
+    """Return a hash of our variables, folder, CPUs, interpreter and host.
 
     The names of pytest's test and worker do not count, nor does a terminal's size: pytest imports
     readline, which tells it all children.
     """
-    own = ("PYTEST_", "COLUMNS", "LINES")
-    return {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    own = {name for name in os.environ if name.startswith("PYTEST_")} | {"COLUMNS", "LINES"}
+    variables = sorted((name, value) for name, value in os.environ.items() if name not in own)
+    place = os.uname().nodename, sys.executable, sorted(os.sched_getaffinity(0))
+    inherited = variables, os.path.realpath(os.curdir), *place
+    return hashlib.sha256(repr(inherited).encode()).hexdigest()
 
 
 @dataclass
@@ -98,7 +138,7 @@ class Processes:
         """Nothing starts before it is needed."""
         self._workers: Zygote | None = None
         self._name = ""
-        self._is_closed = False
+        self._are_lent = self._is_closed = False
         self._open: dict[int, WorkerProcess] = {}
         self._environment: Environment | None = None
         self._ranks: dict[int, Ranks] = {}
@@ -241,9 +281,10 @@ class Processes:
         with contextlib.suppress(LaunchError):
             self._zygote()
 
-    def use(self, workers: Zygote) -> None:
-        """Fork from workers that have started."""
+    def use(self, workers: Zygote, *, are_lent: bool = False) -> None:
+        """Fork from workers that have started; who lends them ends them."""
         self._workers, self._name = workers, secrets.token_hex(4)
+        self._are_lent = are_lent
 
     def _zygote(self) -> Zygote:
         if self._is_closed:
@@ -273,7 +314,8 @@ class Processes:
         with contextlib.ExitStack() as stack:
             for ranks in self._ranks.values():
                 stack.callback(ranks.close)
-            self._close_workers()
+            if not self._are_lent:
+                self._close_workers()
             for number in list(self._open):
                 self.drop(number)
             self._workers = None

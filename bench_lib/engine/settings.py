@@ -131,8 +131,6 @@ class Settings:
     ``tell`` it, or ``off``."""
     devices: Sequence[Hardware] | None = None
     """The devices of this host; None has them detected when ranks need them."""
-    at_once: int = 1
-    """So many devices are measured at the same time, each with CPUs of its own."""
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})
     """The environments to measure in, by name: the one in question, and after it its reference if
     there is one.  With a reference, every case is measured in turns."""

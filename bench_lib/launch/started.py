@@ -37,13 +37,15 @@ def main(starter: int, words: list[str]) -> None:
         os.execvp(words[0], words)  # noqa: S606 - words, and no shell
 
 
-def signal_all(variable: str, folder: Path, number: signal.Signals) -> None:
+def signal_all(
+    variable: str, folder: Path, number: signal.Signals, *, but: int | None = None
+) -> None:
     """Send a signal to all processes of this host whose ``variable`` names a folder.
 
     Some launchers put their ranks into groups and sessions of their own, and a worker's own
     processes may outlive it; all of them have the folder in their environment.
     """
-    told = set[int]()
+    told = set() if but is None else {but}
     while new := _of(variable, folder) - told:  # one may start another before it is told
         for pid in new:
             with contextlib.suppress(OSError):

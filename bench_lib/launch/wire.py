@@ -23,8 +23,11 @@ LOGS_VARIABLE = "BENCH_LIB_LOGS"
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
 """``compiler`` has a zygote import the compiler, which is for GPUs; ``no`` keeps the engine from
 asking for that, and ``torch`` also keeps a zygote from importing torchvision."""
-RUNNER = "runner"
-"""The runner's socket in the folder of the logs."""
+STARTER_VARIABLE = "BENCH_LIB_STARTER"
+"""Process id of who started a zygote that serves several runners, one after the other."""
+RUNNER, SERVED = "runner", "served"
+"""Sockets in the folder of the logs: of the runner that is to be served next, and of the one that
+is served now."""
 END = "end"
 """The file in the folder of a group of ranks that has it end."""
 MEASURED = "bench-lib measured"
@@ -123,11 +126,11 @@ def address(folder: Path, name: str) -> Iterator[str]:
 
 
 def connect(**hello: Any) -> Connection:
-    """Open a connection to the runner, and say who calls."""
+    """Open a connection to the runner that is served, and say who calls."""
     runner = socket.socket(socket.AF_UNIX)
     connection = Connection(runner)
     try:
-        with address(Path(os.environ[LOGS_VARIABLE]), RUNNER) as path:
+        with address(Path(os.environ[LOGS_VARIABLE]), SERVED) as path:
             runner.connect(path)
     except OSError:
         connection.close()

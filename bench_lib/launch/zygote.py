@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -32,6 +33,7 @@ from bench_lib.launch.started import signal_all
 from bench_lib.launch.wire import (
     LOGS_VARIABLE,
     RUNNER,
+    STARTER_VARIABLE,
     ClosedError,
     Connection,
     ProtocolError,
@@ -51,6 +53,7 @@ from bench_lib.model import (
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""
 OPEN_LIMIT_S = 120.0
+STOPPED_LIMIT_S = 30.0
 TURN_LIMIT_S = 10.0
 CALIBRATION_LIMIT_S = 60.0
 DRAWS = 8
@@ -61,6 +64,7 @@ SAME_KIND = 0.045
 """Launch costs that differ by less are of one kind: 0 to 0.034 and 0.058 to 0.12 on an H200."""
 
 
+Joint = tuple[str, int]
 Answer = TypeVar("Answer", Measurement, KernelTable)
 
 
@@ -229,15 +233,26 @@ class Zygote:
         environment: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
         folder: Path | None = None,
+        is_shared: bool = False,
+        joins: Joint | None = None,
     ) -> None:
         """Start a zygote under ``python`` with ``environment`` on top of our own, in ``folder``.
 
         ``command_prefix`` are words that start it elsewhere on this machine, in a container that
         shares our folder for temporary files.  The zygote gets only those of our
-        variables that such a command hands on.  Raises LaunchError if the interpreter is missing.
+        variables that such a command hands on.  A shared one serves one runner after another: other
+        processes that join it by its ``joint``, and its starter.  Raises LaunchError if the
+        interpreter is missing, or the one to join is gone.
         """
-        self._directory = temporary_folder()
-        self.logs = Path(self._directory.name)
+        self._directory = temporary_folder() if joins is None else None
+        self._is_shared = is_shared or joins is not None
+        self._process: subprocess.Popen[bytes] | None = None
+        """None if another process started it."""
+        if self._directory is not None:
+            self.logs, self._pid = Path(self._directory.name), 0
+        elif joins is not None:
+            self.logs, self._pid = Path(joins[0]), joins[1]
+            self._raise_if_gone()
         self.proved: set[tuple[str, ...]] = set()
         """The arithmetic that this device and environment have proved, as ``proof`` has it."""
         self.versions: dict[str, str | None] = {}
@@ -246,18 +261,27 @@ class Zygote:
         self._exits: dict[str, int] = {}
         """How contexts ended, by name."""
         self._contexts = 0
+        # Those of one runner after another write to one folder.
+        self._prefix = f"context-{secrets.token_hex(2)}-" if self._is_shared else "context-"
         self._futile = 0
         self._connection: Connection | None = None
         self._accepted: list[Connection] = []
+        if self._directory is None:
+            return
         try:
-            with temporary_files(), address(self.logs, RUNNER) as path:
-                self._listener.bind(path)
-            self._listener.listen()
+            if not self._is_shared:
+                self._announce()
             self._process = self._started(python, environment or {}, command_prefix, folder)
+            self._pid = self._process.pid
         except BaseException:  # Ctrl-C, too
             self._listener.close()
             self._directory.cleanup()
             raise
+
+    @property
+    def joint(self) -> Joint:
+        """The folder and the process id by which others join a shared one."""
+        return str(self.logs), self._pid
 
     def wait(self) -> None:
         """Wait until it can fork; raises LaunchError if it has no torch or does not answer."""
@@ -266,11 +290,23 @@ class Zygote:
         if self._listener.fileno() < 0:  # it did not start for who asked before
             raise LaunchError("the workers have ended")
         try:
+            if self._is_shared:
+                self._raise_if_gone()
+                self._announce()
             self._connection, hello = self._accept("zygote", START_LIMIT_S)
         except (LaunchError, KeyboardInterrupt):
             self.close()
             raise
         self.versions = hello["versions"]
+
+    def _announce(self) -> None:
+        """Tell the zygote that it may serve us."""
+        name = f"{secrets.token_hex(4)}.new"  # until somebody listens
+        with temporary_files():
+            with address(self.logs, name) as path:
+                self._listener.bind(path)
+            self._listener.listen()
+            (self.logs / name).replace(self.logs / RUNNER)
 
     def _started(
         self,
@@ -286,6 +322,7 @@ class Zygote:
         command = [python, "-m", "bench_lib.worker", "serve"]
         variables = {
             **environment,
+            **({STARTER_VARIABLE: str(os.getpid())} if self._is_shared else {}),
             LOGS_VARIABLE: str(self.logs),
             "PYTHONUNBUFFERED": "1",
         }
@@ -340,7 +377,7 @@ class Zygote:
 
     def _forked(self) -> WorkerProcess:
         self._contexts += 1
-        name = f"context-{self._contexts}"
+        name = f"{self._prefix}{self._contexts}"
         with contextlib.suppress(OSError):  # a zygote that has ended took its folder along
             # Ours to read also where the context, in a container, is another user's.
             (self.logs / f"{name}.log").touch(mode=0o600)
@@ -377,14 +414,20 @@ class Zygote:
             self._order({"order": "end", "pid": pid})
 
     def close(self) -> None:
-        """End the zygote and all its contexts."""
+        """End the zygote and all its contexts; of another process's zygote our contexts alone."""
         for connection in self._accepted:
             connection.close()
         self._listener.close()
         process = self._process
+        if process is None:
+            if self._connection is None:  # nobody else has announced himself then
+                (self.logs / RUNNER).unlink(missing_ok=True)
+            signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL, but=self._pid)
+            return
         try:
-            # It hangs up, too, unless it still imports.
-            process.wait(timeout=0 if self._connection is None else 5)
+            # Who serves one after another waits for the next.
+            hangs_up = self._connection is not None and not self._is_shared
+            process.wait(timeout=5 if hangs_up else 0)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -392,7 +435,8 @@ class Zygote:
         finally:  # also where somebody presses Ctrl-C once more
             # What contexts started outlives a zygote that was killed, and may be in other groups.
             signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL)
-            self._directory.cleanup()
+            if self._directory is not None:
+                self._directory.cleanup()
 
     def __enter__(self) -> Zygote:  # noqa: PYI034 - typing has no Self before Python 3.11
         """Return itself, ready to fork."""
@@ -415,7 +459,8 @@ class Zygote:
 
     def _accept(self, who: str, limit_s: float) -> tuple[Connection, dict[str, Any]]:
         """Wait for ``who`` to call back, while the zygote lives."""
-        deadline = time.monotonic() + limit_s
+        went_on = time.monotonic()
+        deadline = went_on + limit_s
         while (remaining := deadline - time.monotonic()) > 0:
             self._listener.settimeout(min(0.2, remaining))
             try:
@@ -423,13 +468,18 @@ class Zygote:
             except TimeoutError:
                 self._raise_if_gone()
                 self._raise_if_ended(who)
+                if _state(self._pid) != "T":
+                    went_on = time.monotonic()
+                elif time.monotonic() - went_on > STOPPED_LIMIT_S:
+                    raise LaunchError(
+                        f"process {self._pid}, which starts the workers, was stopped by a signal "
+                        f"and did not go on within {STOPPED_LIMIT_S:g} s"
+                    ) from None
                 continue
             connection = Connection(accepted)
             self._accepted = [each for each in self._accepted if each.fileno() >= 0]
             self._accepted.append(connection)
             with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
-                if self._connection is None:
-                    connection.send({"begin": True})
                 first = connection.receive(max(0.0, deadline - time.monotonic()))
                 if first.get("hello") == who:
                     return connection, first
@@ -438,8 +488,11 @@ class Zygote:
 
     def _raise_if_gone(self) -> None:
         """Raise LaunchError where the zygote has ended."""
-        if (code := self._process.poll()) is not None:
-            raise self._error(self._obituary(how_it_ended(code)), code)
+        if self._process is not None:
+            if (code := self._process.poll()) is not None:
+                raise self._error(self._obituary(how_it_ended(code)), code)
+        elif _state(self._pid) in "ZX":
+            raise self._error(self._obituary("the shared workers are gone"), None)
 
     def _raise_if_ended(self, name: str) -> None:
         """Raise LaunchError where a context has ended that has not called back."""
@@ -460,6 +513,8 @@ class Zygote:
 
         ``code`` is the exit code of one; None if its zygote, which would know, may be gone too.
         """
+        if self._process is None:  # ours would start anew
+            return WorkerKilledError(words)
         if code is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(timeout=1)
@@ -474,6 +529,14 @@ class Zygote:
                     "install torch and torchvision there"
                 )
         return f"{what}; its last output:\n{output}" if output else what
+
+
+def _state(pid: int) -> str:
+    """Return the letter of a process's state: X if it is gone, Z if nobody has waited for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "X"
 
 
 def import_path(folder: Path, variables: Mapping[str, str], *, copied: bool = False) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 DEVICE = "perf_device"
 """Key in a worker's input: the worker's own one of the visible devices."""
-AT_ONCE = "perf_at_once"
-"""Key there: how many devices are measured at the same time."""
+WORKERS = "perf_workers"
+"""Key there: how to join the workers that the controller has started for that device."""
 _OTHERS = pytest.StashKey[int]()
 """How many tests are in other shares."""
 

@@ -56,10 +56,11 @@ class _Stopper:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a starting xdist worker its device, and how many there are."""
+    """Tell a starting xdist worker its device, and how to join the processes that measure there."""
     if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
-        node.workerinput[devices.DEVICE] = assignment.take(node.gateway.id)
-        node.workerinput[devices.AT_ONCE] = assignment.count
+        node.workerinput[devices.DEVICE] = index = assignment.take(node.gateway.id)
+        told = node.config.stash[SELECTION].share(index, assignment.count)
+        node.workerinput[devices.WORKERS] = told
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -14,11 +14,12 @@ from bench_lib import formats
 from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace, ProgressLines
+from bench_lib.engine.processes import Told
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, problem_of
-from bench_lib.plugin.devices import ASSIGNMENT, AT_ONCE, DEVICE
+from bench_lib.plugin.devices import DEVICE, WORKERS
 from bench_lib.plugin.reports import MeasuredTest, WaitingTest
 from bench_lib.plugin.session import Selection
 from bench_lib.report import console
@@ -62,25 +63,21 @@ class PerfSession(Selection):
     def engine(self) -> Engine:
         """The engine that measures, writes down and judges in this process."""
         settings = self.options.settings
-        assignment = self.config.stash.get(ASSIGNMENT, None)
-        at_once = 1 if assignment is None else assignment.count
-        if self.is_worker:
-            at_once = self.config.workerinput.get(AT_ONCE, 1)  # type: ignore[attr-defined]  # xdist's
         own = replace(
-            settings,
-            bursts=True,
-            devices=self.devices,
-            at_once=at_once,
-            say=self.say,
-            progress=self.progress,
+            settings, bursts=True, devices=self.devices, say=self.say, progress=self.progress
         )
-        return Engine(self.device(), own)
+        told = self.config.workerinput.get(WORKERS) if self.is_worker else None  # type: ignore[attr-defined]  # xdist's
+        return Engine(self.device(), own, told)
 
-    def start(self) -> None:
-        """Start the processes that measure, unless this session only shows what it would do."""
+    def share(self, index: int, of: int = 1) -> dict[str, Told]:
+        """Start the processes that measure on a device; return how another process joins them.
+
+        They import what they need while pytest and xdist prepare the run, and keep to the CPUs of
+        one of so many devices.
+        """
         names = ("setupplan", "setuponly")  # each of a plugin that a user may leave out
-        if not any(self.config.getoption(name, default=False) for name in names):
-            self.engine.start()
+        measures = not any(self.config.getoption(name, default=False) for name in names)
+        return self.engine.share(self.devices[index], (index, of)) if measures else {}
 
     @property
     def suite(self) -> Suite | None:
@@ -119,6 +116,8 @@ class PerfSession(Selection):
             last = {nodeid: self.pace.device_of(nodeid) for nodeid in nodeids}
             homes = {nodeid: index[uuid] for nodeid, uuid in last.items() if uuid in index}
             self._plan = pace.dealt(nodeids, workers, homes, self.pace)
+            for idle in set(range(workers)) - set(self._plan.values()):
+                self.engine.unshare(self.devices[idle])
         return self._plan
 
     def defers(self, case: Case) -> bool:

@@ -123,10 +123,13 @@ def perf(request: pytest.FixtureRequest) -> Perf:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Have workers import what they need while the suite is collected."""
+    """Have workers import what they need while the suite is collected.
+
+    xdist's controller has them start for its workers.
+    """
     perf_session, is_spread = session.config.stash[SESSION], ASSIGNMENT in session.config.stash
-    if perf_session.options.asked_for and not is_spread:
-        perf_session.start()
+    if perf_session.options.asked_for and not perf_session.is_worker and not is_spread:
+        perf_session.share(0)
 
 
 def pytest_report_collectionfinish(

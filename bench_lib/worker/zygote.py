@@ -28,6 +28,9 @@ from bench_lib.launch.wire import (
     END,
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,
+    RUNNER,
+    SERVED,
+    STARTER_VARIABLE,
     ClosedError,
     Connection,
     connect,
@@ -37,6 +40,7 @@ from bench_lib.worker.caches import make_inductor_folder, told
 from bench_lib.worker.host import RankLog
 
 TRIAL_S = 60.0
+LOOK_FOR_RUNNER_S = 0.05
 LOOK_S = 0.02
 """Between two looks for a file of ranks."""
 STACK_S = 2.0
@@ -67,20 +71,28 @@ def importing_torch() -> Iterator[None]:
 def serve() -> int:
     """Connect to the runner and fork contexts for it until it hangs up.
 
-    Somebody else may hold the device until the runner has answered, so no child opens it before.
+    A shared one serves one runner after another, until its starter has ended.  Before the first of
+    them nobody may hold the device, so no child opens it.
     """
     # Where somebody stopped it, it goes on, sees that its runner has hung up, and cleans up.
     die_with_parent(by=signal.SIGCONT)
     parent = os.getppid()
+    preload = os.environ.get(PRELOAD_VARIABLE)
+    starter = os.environ.get(STARTER_VARIABLE)
     with importing_torch():
         import_torch()
-        if os.environ.get(PRELOAD_VARIABLE) == "compiler":
+        if preload == "compiler":
             _load_compiler()
-    if not _serve_runner() and os.getppid() == parent:
-        return 1
-    # Remove the runner's folder, as it does after us unless it was killed.
-    shutil.rmtree(os.environ[LOGS_VARIABLE], ignore_errors=True)
-    return 0
+    if starter is None:
+        if preload == "compiler":
+            _start_over_if_spoilt()
+        return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
+    while _comes(int(starter)):
+        if preload == "compiler":
+            _start_over_if_spoilt()
+            preload = None
+        _serve_runner()
+    return _without_runner()
 
 
 def import_torch() -> None:
@@ -91,20 +103,32 @@ def import_torch() -> None:
         import torchvision  # noqa: F401
 
 
+def _comes(starter: int) -> bool:
+    """Wait until a runner has announced itself; False if who started us has ended."""
+    while os.getppid() == starter:
+        if Path(os.environ[LOGS_VARIABLE], RUNNER).exists():
+            return True
+        time.sleep(LOOK_FOR_RUNNER_S)
+    return False
+
+
 def _serve_runner() -> bool:
-    """Serve the runner until it hangs up; False, with the reason printed, if it is not reached.
+    """Serve a runner until it hangs up; False, with the reason printed, if none is to be reached.
 
     A runner that is alive, and not to be reached from a container, reads the log there.
     """
-    from bench_lib.worker import context, measure  # noqa: F401
-    from bench_lib.worker.device import versions
-
-    gc.freeze()  # what was imported stays; a child's collections need not copy its pages
+    logs = Path(os.environ[LOGS_VARIABLE])
     try:
+        # At once: after a runner that was killed, the next may announce itself by now.
+        (logs / RUNNER).replace(logs / SERVED)
         connection = connect()
     except OSError:
         traceback.print_exc()
         return False
+    from bench_lib.worker import context, measure  # noqa: F401
+    from bench_lib.worker.device import versions
+
+    gc.freeze()  # what was imported stays; a child's collections need not copy its pages
     wake, alarm = os.pipe()
     os.set_blocking(alarm, False)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
@@ -113,9 +137,6 @@ def _serve_runner() -> bool:
     """Names by process id."""
     sources: list[Connection | int] = [connection, wake]
     try:
-        connection.receive()  # once the runner needs us
-        if os.environ.get(PRELOAD_VARIABLE) == "compiler":
-            _start_over_if_spoilt()
         connection.send({"hello": "zygote", "pid": os.getpid(), "versions": versions()})
         while True:
             ready, _, _ = select.select(sources, [], [])
@@ -135,6 +156,12 @@ def _serve_runner() -> bool:
         os.close(wake)
         os.close(alarm)
     return True
+
+
+def _without_runner() -> int:
+    """Remove the runner's folder, as it does after us unless it was killed."""
+    shutil.rmtree(os.environ[LOGS_VARIABLE], ignore_errors=True)
+    return 0
 
 
 def _load_compiler() -> None:

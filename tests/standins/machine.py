@@ -19,7 +19,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import Settings
 from bench_lib.model import Case, Hardware, Measurement, RankSample
-from standins.worker import Context, Contexts, Watch, gpus, nobody_starts, ranks_that
+from standins.worker import Context, Contexts, Watch, gpus, nobody_shares, ranks_that
 
 DEVICES = gpus(4)
 UNIT_S = 2e-9
@@ -94,7 +94,7 @@ def seams(folder: Path) -> dict[str, Any]:
         "bench_lib.launch.catalogue.network_sizes": _sizes,
         "bench_lib.plugin.session.network_sizes": _sizes,
         "bench_lib.engine.engine.HeldDevice": hold,
-        "bench_lib.engine.processes.start_workers": nobody_starts,
+        "bench_lib.engine.processes.share": nobody_shares,
         "bench_lib.engine.device.Ranks": ranks_that(lambda case, **_: measured(case)),
         "bench_lib.engine.telemetry.look_once": lambda _device: ({"source": "amdsmi"}, None),
         "bench_lib.environment.readiness.checks": lambda **_: [],

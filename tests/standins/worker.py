@@ -217,8 +217,8 @@ def held(device: Hardware, workers: Contexts, locks: Path, **options: Any) -> He
     return HeldDevice(device, Settings(**options), **{**defaults, **own})
 
 
-def nobody_starts(*_: object) -> NoReturn:
-    """Start no workers early, in the place of ``engine.processes.start_workers``."""
+def nobody_shares(*_: object) -> NoReturn:
+    """Start no workers for another process, in the place of ``engine.processes.share``."""
     raise LaunchError("scripted")
 
 
