@@ -768,7 +768,7 @@ def formerly(**process):
         (measured({"values": {"latency": 1e-21}}), "a process has the latency 1e-21;"),
         (measured({"values": {"latency": 1.0, "stability": -0.1}}), "a process has stability -0.1"),
         (measured({"n": 0}), "a process has n = 0;"),
-        (formerly(log_median=1e6), "a process has the latency "),
+        (formerly(log_median=1e6), "math range error"),
         (formerly(log_median=-50.5), "a process has the latency 1.16985e-22;"),
         (formerly(spread=-0.1), "a process has stability -0.1;"),
         (measured({}, began={"latency": 0}), "began at latency 0; it has to be a number above 0"),

@@ -82,7 +82,7 @@ def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
     )
     sides = {"baseline": ("n1", "n1", "n2"), "candidate": ("n3",)}
     judge(
-        line("m", role, n, [0.5, 0.5], run=run, device=f"gpu-{run}", family="eager")
+        line("m", role, n, [0.5, 0.5], run=run, device=f"gpu-{run}")
         for role, runs in sides.items()
         for n, run in enumerate(runs)
     )
@@ -92,7 +92,6 @@ def test_runs_devices_and_families_reach_the_judge(judge, monkeypatch):
     assert contrast.candidate_origins == [third]
     half = math.log(0.5)
     assert contrast.history == [{first: [half, half], second: [half]}]
-    assert contrast.family == "eager"
 
 
 # ---- verdicts ---------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
+from bench_lib.report import console
 from bench_lib.report import html as pages
 from bench_lib.report.findings import causes, commands
 from bench_lib.report.html import MOVED, SIGNS, severity, strip

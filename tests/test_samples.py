@@ -131,20 +131,19 @@ def test_a_problem_spoils_its_own_case_only():
     assert samples.cases["b"].problems == samples.problems == []
 
 
-# ---- run, device and family -------------------------------------------------------------
+# ---- run and device ---------------------------------------------------------------------
 
 
-ABOUT = ("run", "device", "family")
+ABOUT = ("run", "device")
 
 
-def test_a_process_keeps_its_run_its_device_and_its_family():
-    about = {"run": 7, "device": "GPU-1", "family": "compiled"}
+def test_a_process_keeps_its_run_and_its_device():
+    about = {"run": 7, "device": "GPU-1"}
     samples = of(line(**about), line(process=1, **about), line("b"))
     case = samples.cases["a"]
     process = case.baseline["7/0"]
-    assert [getattr(process, name) for name in ABOUT] == ["7", "GPU-1", "compiled"]
-    assert case.family == "compiled"
-    assert (samples.cases["b"].family, samples.cases["b"].baseline["0"].run) == ("", "")
+    assert [getattr(process, name) for name in ABOUT] == ["7", "GPU-1"]
+    assert samples.cases["b"].baseline["0"].run == ""
 
 
 @pytest.mark.parametrize("name", ABOUT)
@@ -162,11 +161,6 @@ def test_what_some_lines_of_a_case_say_and_others_do_not_is_a_problem(name, role
         f"line 3: no {name}, which others have; say it on all lines or on none"
     ]
     assert name == "run" or samples.cases["b"].problems == []
-
-
-def test_a_case_of_two_families_is_a_problem():
-    problem = problem_of(line(family="x"), line(process=1, family="y"))
-    assert problem == "line 1: one of the families x, y"
 
 
 def test_other_fields_are_ignored():

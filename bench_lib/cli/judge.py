@@ -75,7 +75,7 @@ def judge(
 
     Without it one JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
     number or text, "iteration_s": [seconds, ...]}; also "run" and "device", each a number or text,
-    and "family" of cases that vary alike, all of them on every line of a case or on none.
+    on every line of a case or on none.
     """
     share = share_of(tolerance, "--tolerance")
     if form is None and baseline:
@@ -206,7 +206,6 @@ def _contrast(case: CaseSamples) -> Contrast:
         candidate_origins=[origin for _, origin in new],
         baseline_origins=[origin for _, origin in old],
         history=[before] if before else [],
-        family=case.family,
     )
 
 

@@ -2,8 +2,7 @@
 
 A line is ``{"case": text, "role": "baseline" or "candidate", "process": number or text,
 "iteration_s": [seconds, ...]}``.  It may have ``"run"`` and ``"device"``, number or text, of the
-process, and ``"family"``, text, of cases that vary alike from run to run and from device to device.
-A case has each of these three on all of its lines or on none, and a file its runs.  Other fields
+process.  A case has its devices on all of its lines or on none, and a file its runs.  Other fields
 are ignored.  A faulty line is reported with its number and keeps its case from being judged.
 """
 
@@ -21,7 +20,7 @@ import msgspec
 from bench_lib.model import UserError
 from bench_lib.verdict.metrics import LEADING, Metric
 
-ABOUT = ("run", "device", "family")
+ABOUT = ("run", "device")
 """Fields that a line may have on its process, in a word."""
 LARGEST = 1e100
 """No figure is larger, and sums of many are numbers still."""
@@ -44,7 +43,6 @@ class Sample(msgspec.Struct, kw_only=True):
     """Of fewer the median means nothing."""
     run: Name = ""
     device: Name = ""
-    family: Name = ""
 
 
 class _Named(msgspec.Struct):
@@ -62,9 +60,8 @@ class SampledProcess:
     place: str
     """Its place in the input: ``line 3``, or a file."""
     run: str = ""
-    """The run of the process; this and the following are empty if the line lacks them."""
+    """The run of the process; this and the device are empty if the line lacks them."""
     device: str = ""
-    family: str = ""
 
 
 @dataclass(slots=True)
@@ -82,11 +79,6 @@ class CaseSamples:
     def processes(self) -> list[SampledProcess]:
         """The processes of both sides."""
         return [*self.baseline.values(), *self.candidate.values()]
-
-    @property
-    def family(self) -> str:
-        """The name of the cases that vary alike; empty if no line has one."""
-        return next((process.family for process in self.processes), "")
 
 
 @dataclass
@@ -166,8 +158,6 @@ def _told_of_some(case: CaseSamples, *, has_runs: bool) -> Iterator[str]:
         lacking = [process.place for process in case.processes if not getattr(process, name)]
         if lacking and is_told:
             yield f"{lacking[0]}: no {name}, which others have; say it on all lines or on none"
-        elif name == "family" and len(values) > 1:
-            yield f"{case.processes[0].place}: one of the families {', '.join(sorted(values))}"
 
 
 def _add(case: CaseSamples, sample: Sample, place: str) -> None:
