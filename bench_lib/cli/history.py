@@ -219,7 +219,7 @@ def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
         return {}, ["no attempt of it says what its time was spent on"]
     notes = []
     if run.ended is not None:
-        took_s = (_moment(run.ended) - _moment(run.began)).total_seconds()
+        took_s = (_moment(run.ended) - _moment(run.started)).total_seconds()
         beside = f", {took_s - found.total_s:.0f} s of it beside attempts"
         # Several devices measure at the same time.
         notes = [f"the run took {took_s:.0f} s{beside if took_s > found.total_s else ''}"]

@@ -194,13 +194,15 @@ class Engine:
 
     def _hold(self, device: Hardware) -> HeldDevice:
         def accepted(case: Case) -> Sequence[ProcessSummary]:
-            baseline = self.baselines.of(device.key).of(case) if self._by_baseline else None
+            baseline = (
+                self.baselines.of(device.key).baselines.get(case.id) if self._by_baseline else None
+            )
             return [] if baseline is None else baseline.processes
 
         def chosen(case: Case) -> Draw | None:
             if self.settings.own_choices or not self._by_baseline:
                 return None
-            return choices.accepted(self.baselines.of(device.key).of(case))
+            return choices.accepted(self.baselines.of(device.key).baselines.get(case.id))
 
         held = HeldDevice(device, self.settings, accepted=accepted, choices=chosen)
         self._use_started(held)

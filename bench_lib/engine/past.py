@@ -60,7 +60,7 @@ def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
                 continue  # another environment's, where two sides were held against each other
             with contextlib.suppress(ValueError):  # a line that somebody else wrote
                 processes = acceptance.processes_of(record, run.run_id)
-                night = CaseRun(run.run_id, run.began, processes, has_regressed(record))
+                night = CaseRun(run.run_id, run.started, processes, has_regressed(record))
                 past.runs.setdefault(case_id, []).append(night)
                 if record.status in (Status.OK, Status.IMPROVED):
                     take_in(known, gone, processes, record.verdicts)
@@ -131,7 +131,7 @@ def slow_downs(
     """
     cases = {}
     for record in records:
-        baseline = file.of(record.case)
+        baseline = file.baselines.get(record.case.id)
         if record.status in COMPARED and baseline is not None and not _is_held(record):
             nights = _nights_of(record, baseline, past, writer)
             cases[record.case.id] = nights if is_measured else nights.on_one_device

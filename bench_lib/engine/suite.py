@@ -230,7 +230,7 @@ class Suite:
     def _baseline(self, record: Record) -> Baseline | None:
         if not self._by_baseline:
             return None
-        return self._known.of(self.hardware_of(record).key).of(record.case)
+        return self._known.of(self.hardware_of(record).key).baselines.get(record.case.id)
 
     def _accepted_in(self, record: Record) -> Environment | None:
         """Return what a case's baseline was measured in; None if unknown."""
@@ -297,7 +297,7 @@ class Suite:
                     status=judge.overall(found),
                     verdicts=found,
                     changes=self._changes(record.case),
-                    quarantine=file.quarantine_of(record.case) if self._by_baseline else None,
+                    quarantine=file.quarantines.get(record.case.id) if self._by_baseline else None,
                     baseline_accepted=_accepted(self._baseline(record)),
                 )
             )

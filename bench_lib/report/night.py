@@ -27,7 +27,6 @@ from bench_lib.model import (
 from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console
-from bench_lib.report.console import CaseFigures
 from bench_lib.report.render import cells
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import Run
@@ -128,11 +127,6 @@ class NightCase:
     def accepted(self) -> list[Measurement]:
         """The accepted measurements."""
         return self.record.measurements
-
-    @cached_property
-    def figures(self) -> CaseFigures | None:
-        """Figures of the accepted measurements; None if there are none."""
-        return console.figures(self.record)
 
     @property
     def last_good(self) -> Point | None:
@@ -415,13 +409,10 @@ def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, 
 
 
 def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str]:
-    """Return by key the run before this night's; note the keys that are new, and missing."""
+    """Return by key the run before this night's; note the keys that are missing."""
     ours = {run.run_id for run in night.runs}
     earlier = {r.key: r for r in known if r.run_id not in ours and r.started < night.started}
-    keys = dict.fromkeys(run.key for run in night.runs)
-    night.left_out.extend(
-        f"{key}: no earlier night in this history" for key in keys if key not in earlier
-    )
+    keys = {run.key for run in night.runs}
     night.missing.extend(
         f"{key}, last by run {run.run_id} of {run.started[:10]}"
         for key, run in sorted(earlier.items())

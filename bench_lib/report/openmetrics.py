@@ -21,7 +21,7 @@ SOFTWARE = ("host", "torch", "rocm", "cuda", "driver")
 
 def document(run: Run) -> str:
     """Return one family for each metric, the verdicts, and what the run was."""
-    began = dt.datetime.strptime(run.began, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    began = dt.datetime.strptime(run.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
     families: dict[str, list[str]] = {}
 
     def add(family: str, kind: str, unit: str, value: float, **labels: str) -> None:

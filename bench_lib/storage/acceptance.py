@@ -146,7 +146,7 @@ def propose(
     """
     known = {**current.environments, **(environments or {})}
     return [
-        _change(current.of(record.case), record, hardware, accepted, known, add=add)
+        _change(current.baselines.get(record.case.id), record, hardware, accepted, known, add=add)
         for record in sorted(records, key=lambda record: record.case.id)
         if fnmatch.fnmatchcase(record.case.id, only)
     ]

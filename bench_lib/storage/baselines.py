@@ -24,7 +24,6 @@ from bench_lib.model import (
     ID_RULE,
     Accepted,
     Baseline,
-    Case,
     Environment,
     Hardware,
     ProcessSummary,
@@ -62,22 +61,9 @@ class BaselineFile:
         """The figures of cases that nobody has accepted a run of on this hardware."""
         return {k: v.published for k, v in self.baselines.items() if v.published is not None}
 
-    def of(self, case: Case) -> Baseline | None:
-        """Return a case's baseline, if there is one."""
-        return self.baselines.get(case.id)
-
-    def quarantine_of(self, case: Case) -> Quarantine | None:
-        """Return a case's quarantine, if it is in one."""
-        return self.quarantines.get(case.id)
-
 
 MEASURED, PUBLISHED = "measured", "published"
 """The source of a baseline."""
-
-
-def path_of(folder: Path, key: str) -> Path:
-    """Return where the baselines of a hardware key are kept."""
-    return folder / f"{key}.json"
 
 
 def load(folder: Path, key: str) -> BaselineFile:
@@ -86,7 +72,7 @@ def load(folder: Path, key: str) -> BaselineFile:
     Raises BaselineError where the file is not JSON, is of a newer schema, or another key's, and
     where a baseline or a quarantine in it cannot be read.
     """
-    path = path_of(folder, key)
+    path = folder / f"{key}.json"
     try:
         raw = msgspec.json.decode(files.content(path, MOST_BYTES))
     except FileNotFoundError:
@@ -142,23 +128,17 @@ def _decode(case_id: str, about: Any) -> Baseline:
             known = [_with_draw(_by_metric(process), draws) for process in processes]
             stored = {**stored, "processes": known}
         baseline = msgspec.convert({**stored, "case_id": case_id}, Baseline)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise msgspec.ValidationError(f"case {case_id}: {error}") from error
     if problem := next(_problems(baseline), None):
         raise msgspec.ValidationError(f"case {case_id}: {problem}")
     return baseline
 
 
-def _grown(logarithm: float) -> float:
-    return math.exp(min(max(logarithm, -LARGEST), LARGEST))
-
-
-LARGEST = 700.0
-"""Logarithm of about the greatest number that there is."""
 _FORMERLY: dict[str, tuple[str, Callable[[float], float]]] = {
-    "log_median": ("latency", _grown),
-    "log_throughput": ("throughput", _grown),
-    "log_device": ("device", _grown),
+    "log_median": ("latency", math.exp),
+    "log_throughput": ("throughput", math.exp),
+    "log_device": ("device", math.exp),
     "p99_s": ("tail", float),
     "peak_memory_bytes": ("memory", float),
     "compile_s": ("compile_time", float),

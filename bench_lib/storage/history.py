@@ -199,6 +199,7 @@ class Run:
     run_id: str = ""
     key: str = ""
     started: str = ""
+    """When it began, as its file's name says, else its first line: UTC, ISO 8601."""
     ended: str | None = None
     exit_status: int | None = None
     caches: dict[str, str] = field(default_factory=dict)
@@ -215,16 +216,12 @@ class Run:
         """Take over what the file's name says, which its lines need not."""
         if match := NAME.fullmatch(self.path.name):
             self.key, self.run_id = match["key"], match["run"]
+            self.started = began(self.path)
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return self.ended is not None
-
-    @property
-    def began(self) -> str:
-        """When it began, as its file's name says, else its first line: UTC, ISO 8601."""
-        return began(self.path) or self.started
 
     def device_of(self, attempt: Attempt) -> Hardware:
         """Return the device of an attempt, else one of its hardware key."""
