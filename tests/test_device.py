@@ -494,31 +494,39 @@ def test_no_process_of_ours_is_a_stranger(bench, monkeypatch):
 def crowded(monkeypatch, workers):
     workers.device = CPU
 
-    def measure(_context, case, *_):
-        return make_measurement(case_id=case.id, window_s=(100.0, 101.0), cpu_s=1.0)
+    def answers(*waits_s):
+        seen = iter(waits_s)
 
-    monkeypatch.setattr("standins.worker.Context.measure", measure)
+        def measure(_context, case, *_):
+            window = {"window_s": (100.0, 101.0), "cpu_s": 1.0, "waited_s": next(seen)}
+            return make_measurement(case_id=case.id, **window)
+
+        monkeypatch.setattr("standins.worker.Context.measure", measure)
+
+    return answers
 
 
-BESIDE = "other programs kept the CPUs 48% busy"
+WAITED = "waited for a CPU 35% of the time: something else runs here"
 
 
-@pytest.mark.usefixtures("crowded")
-def test_a_slower_case_beside_other_programs_is_invalid_and_measured_again(tmp_path, workers):
+def test_a_slower_case_that_waited_for_a_cpu_is_invalid_and_measured_again(
+    tmp_path, crowded, workers
+):
+    crowded(0.35, 0.0)
     watch = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.55))
     before = make_process(log_median=math.log(1 / 200))
     options = {"watch": lambda _: watch, "accepted": lambda _case: [before]}
     with contextlib.closing(held(CPU, workers, tmp_path, **options)) as one:
         attempts = one.measure(make_case(id="a"))[0].attempts
     assert [(each.invalid, each.discarded) for each in attempts] == [
-        (True, f"{BESIDE}; measured again"),
+        (True, f"{WAITED}; measured again"),
         (False, None),
     ]
 
 
 @pytest.mark.parametrize("before", [[], [make_process(log_median=math.log(1 / 128))]])
-@pytest.mark.usefixtures("crowded")
-def test_a_case_beside_other_programs_that_is_not_slower_has_a_warning(tmp_path, workers, before):
+def test_a_case_that_waited_and_is_not_slower_has_a_warning(tmp_path, crowded, workers, before):
+    crowded(0.35)
     options = {
         "watch": lambda _: Watch(make_telemetry(utilization=1.0)),
         "accepted": lambda _case: before,
@@ -526,7 +534,7 @@ def test_a_case_beside_other_programs_that_is_not_slower_has_a_warning(tmp_path,
     with contextlib.closing(held(CPU, workers, tmp_path, **options)) as one:
         (attempt,) = one.measure(make_case(id="a"))[0].attempts
     assert attempt.accepted
-    assert attempt.measurement.warnings == [BESIDE]
+    assert attempt.measurement.warnings == [WAITED]
 
 
 def test_a_run_that_starts_on_busy_cpus_says_so(tmp_path, monkeypatch, workers):

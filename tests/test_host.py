@@ -55,6 +55,16 @@ def test_a_familys_figures_are_summed(proc: Path) -> None:
     assert host.cpu_s(proc, of=[10, 30]) == 5.0, "of those that are known already"
 
 
+def test_each_thread_has_waited_for_a_cpu_of_its_own(tmp_path: Path) -> None:
+    for thread, counts in {"7": "900 1500000000 12", "8": "5 250000000 1", "9": ""}.items():
+        folder = tmp_path / "self/task" / thread
+        folder.mkdir(parents=True)
+        (folder / "schedstat").write_text(counts)
+    (tmp_path / "self/task/10").mkdir()
+    assert host.waits_s(tmp_path) == {"7": 1.5, "8": 0.25}
+    assert host.waits_s(tmp_path / "nothing") == {}
+
+
 def test_this_process_has_figures_of_its_own() -> None:
     block = bytearray(b"x" * 2**26)
     high = host.peak_bytes()

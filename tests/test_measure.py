@@ -164,6 +164,22 @@ def test_the_host_says_what_it_gave_for_a_case():
     assert measured.cpu_s >= 0
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "waited_s"),
+    [
+        ({"1": 5.0, "2": 1.0}, {"1": 5.25, "2": 1.75}, 0.75),
+        ({"1": 5.0, "2": 9.0}, {"1": 5.25, "3": 0.5}, 0.5),
+        ({}, {}, None),
+    ],
+)
+def test_the_thread_that_waited_longest_says_how_long_a_case_waited_for_a_cpu(
+    monkeypatch, before, after, waited_s
+):
+    looks = iter([before, after])
+    monkeypatch.setattr("bench_lib.worker.host.waits_s", lambda: next(looks))
+    assert Device().measure().waited_s == waited_s
+
+
 def told(_setting: Setting, **params: Any) -> Workload:
     return Workload(step=lambda: None, items_per_step=params["batch_size"])
 

@@ -532,6 +532,13 @@ def test_a_step_of_several_ranks_takes_as_long_as_its_slowest() -> None:
     ]
 
 
+def test_ranks_have_waited_for_a_cpu_as_long_as_the_one_that_waited_longest() -> None:
+    waits_s = (0.25, 0.75, None)
+    parts = [outcome(rank, waited_s=seconds) for rank, seconds in enumerate(waits_s)]
+    assert fold(parts).waited_s == 0.75
+    assert fold(parts[2:]).waited_s is None
+
+
 def test_each_rank_keeps_its_own_time_and_the_fold_has_none() -> None:
     own = ([0.5, 0.625], [0.75, 0.875])
     folded = fold([outcome(rank, own_s=times) for rank, times in enumerate(own)])

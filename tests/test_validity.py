@@ -63,23 +63,29 @@ def test_who_keeps_cpus_busy_on_which_nothing_of_ours_runs_are_others(share, wor
     assert others_on_cpus(share) == words
 
 
+WAITED = "waited for a CPU 35% of the time: something else runs here"
 BESIDE = "other programs kept the CPUs 47% busy"
 
 
 @pytest.mark.parametrize(
-    ("cpu_s", "utilization", "words"),
+    ("waited_s", "cpu_s", "utilization", "words"),
     [
-        (1.0, 0.985, BESIDE),
-        (1.0, 0.6, None),
-        (1.9, 0.9, None),
-        (None, 1.0, None),
-        (1.0, None, None),
+        (0.35, 1.0, 1.0, WAITED),
+        (0.05, 1.0, 0.6, None),
+        # Others had a third of a CPU, and a thread cannot have waited longer than that for them.
+        (0.35, 1.97, 1.0, None),
+        (0.0, 1.0, 0.985, BESIDE),
+        (None, 1.0, 0.985, BESIDE),
+        (0.0, 1.0, 0.6, None),
+        (0.0, 1.9, 0.9, None),
+        (0.35, None, 1.0, None),
+        (0.35, 1.0, None, None),
     ],
 )
 def test_a_measurement_beside_other_programs_says_how_they_kept_it_from_its_cpus(
-    cpu_s, utilization, words
+    waited_s, cpu_s, utilization, words
 ):
-    seen = make_measurement(window_s=(100.0, 101.0), cpu_s=cpu_s)
+    seen = make_measurement(window_s=(100.0, 101.0), waited_s=waited_s, cpu_s=cpu_s)
     watched = make_telemetry(utilization=utilization)
     assert kept_from_cpus(seen, watched, replace(CPU, compute_units=2)) == words
 
@@ -93,18 +99,18 @@ def test_a_measurement_beside_other_programs_says_how_they_kept_it_from_its_cpus
     ],
 )
 def test_nobody_is_known_to_have_kept_a_measurement_from_its_cpus(device, watched):
-    seen = make_measurement(window_s=(100.0, 101.0), cpu_s=1.0)
+    seen = make_measurement(window_s=(100.0, 101.0), waited_s=0.35, cpu_s=1.0)
     assert kept_from_cpus(seen, watched, device) is None
 
 
 def test_what_a_hypervisor_took_is_not_said_to_be_other_programs_too():
-    seen = make_measurement(window_s=(100.0, 101.0), cpu_s=1.0)
+    seen = make_measurement(window_s=(100.0, 101.0), waited_s=0.0, cpu_s=1.0)
     watched = make_telemetry(utilization=0.8, steal=0.3)
     assert kept_from_cpus(seen, watched, replace(CPU, compute_units=2)) is None
 
 
 def test_a_tick_of_the_clock_in_a_short_stretch_is_nobody_else():
-    seen = make_measurement(window_s=(100.0, 100.05), cpu_s=0.07)
+    seen = make_measurement(window_s=(100.0, 100.05), waited_s=0.01, cpu_s=0.07)
     assert (
         kept_from_cpus(seen, make_telemetry(utilization=1.0), replace(CPU, compute_units=2)) is None
     )

@@ -484,6 +484,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
     worst = min(
         numerics, key=lambda n: (n.finite, 1.0 if n.cosine is None else n.cosine), default=None
     )
+    waits = [part.waited_s for part in parts if part.waited_s is not None]
     timed = [name for name in parts[0].portions_s if all(name in p.portions_s for p in parts)]
     return dataclasses.replace(
         parts[0],
@@ -506,6 +507,7 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
         training=_training([part.training for part in parts]),
         peak_host_bytes=_sum([part.peak_host_bytes for part in parts]),
         cpu_s=_sum([part.cpu_s for part in parts]),
+        waited_s=max(waits, default=None),
         warnings=sorted({warning for part in parts for warning in part.warnings}),
     )
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from bench_lib import backends
 from bench_lib.backends.looks import BY_NATURE
 from bench_lib.findings import ClockChange
-from bench_lib.formats import many, some
+from bench_lib.formats import some
 from bench_lib.model import Hardware, Measurement, ProcessSummary, Telemetry
 
 CLOCK_SLACK = 0.02
@@ -31,9 +31,12 @@ MOST_HELD_BACK = 0.05
 counters of an MI300 in ROCm's documentation had counted 3% as much thermal as capped time."""
 MOST_STOLEN = 0.05
 """Share of the CPUs' time that a hypervisor may give to others."""
+MOST_WAITED = 0.05
+"""Share of the time for which a thread may wait for a CPU: each step that needs the thread takes
+that much longer."""
 CROWDED = 0.10
-"""Share of the CPUs' time that other programs may have.  A thread beside them waits for a CPU, or
-shares a core, a cache, the memory, or the clock that heat allows."""
+"""Share of the CPUs' time that other programs may have.  A thread beside them waits for nobody and
+is slower all the same: it shares a core, a cache, the memory, or the clock that heat allows."""
 BESIDE_OTHERS = 0.02
 """A case that is slower by less than this beyond its tolerance is fine beside other programs."""
 COUNTED_S = 0.03
@@ -95,6 +98,10 @@ def kept_from_cpus(seen: Measurement, watched: Telemetry | None, device: Hardwar
     # What a hypervisor took is no idle time either, and is blamed by that name.
     busy = watched.utilization - (watched.steal or 0.0)
     others_s = busy * cpus * stretch_s - seen.cpu_s - COUNTED_S
+    # Threads of ours that are more than the CPUs wait for each other, in each run alike.
+    if min(seen.waited_s or 0.0, others_s) > MOST_WAITED * stretch_s:
+        share = (seen.waited_s or 0.0) / stretch_s
+        return f"waited for a CPU {share:.0%} of the time: something else runs here"
     return others_on_cpus(others_s / (cpus * stretch_s))
 
 
@@ -119,8 +126,8 @@ def _shared(seen: Telemetry, device: Hardware) -> str | None:
         named = [_process(pid, seen) for pid in foreign if pid]
         outside = len(foreign) - len(named)
         if outside:
-            return f"shared with {many(outside, 'process')} outside this container"
-        return f"shared with {'process' if len(named) == 1 else 'processes'} {some(named, 3)}"
+            return f"shared with {outside} {_plural('process', outside)} outside this container"
+        return f"shared with {_plural('process', len(named))} {some(named, 3)}"
     on_cpu = not backends.is_gpu(device)
     if on_cpu and seen.steal is not None and seen.steal > MOST_STOLEN:
         return f"the hypervisor gave {seen.steal:.0%} of the CPUs' time to others"
@@ -130,6 +137,10 @@ def _shared(seen: Telemetry, device: Hardware) -> str | None:
 def _process(pid: int, seen: Telemetry) -> str:
     name = seen.foreign_names.get(str(pid))
     return f"{pid} ({name})" if name else str(pid)
+
+
+def _plural(noun: str, n: int) -> str:
+    return noun if n == 1 else f"{noun}es"
 
 
 def held_back(seen: Telemetry) -> str | None:

@@ -55,6 +55,19 @@ def cpu_s(
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
+def waits_s(proc: Path = PROC) -> dict[str, float]:
+    """Return for how long each thread of this process has been ready to run and had no CPU.
+
+    Threads are named as the kernel does; there are none where it does not count.
+    """
+    found = {}
+    for file in proc.glob("self/task/*/schedstat"):
+        # A thread may end while we look, and a kernel without these counts has empty files.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            found[file.parent.name] = int(file.read_text().split()[1]) / 1e9
+    return found
+
+
 def _stat(folder: Path) -> list[str]:
     try:
         # The name stands in parentheses, and may hold some itself.

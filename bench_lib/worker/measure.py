@@ -363,6 +363,7 @@ def _measured(
         documents=[] if workload.documents is None else workload.documents(),
         peak_host_bytes=host_peak,
         cpu_s=seen.cpu_s,
+        waited_s=seen.waited_s,
         warnings=warnings,
     )
 
@@ -442,6 +443,8 @@ class _Stretch:
     end_s: float
     cpu_s: float | None
     """CPU time of this process and those that it has started."""
+    waited_s: float | None
+    """How long the thread of this process that waited longest had no CPU."""
     iteration_s: list[float]
 
 
@@ -453,7 +456,7 @@ def _stretch(clock: Clock, marks: Marks, workload: Workload) -> _Stretch:
         # After all that takes time: a loader's processes work ahead from here on.
         workload.rewind()
         clock.reset_peak()
-        cpu_before = host.cpu_s(of=family)
+        cpu_before, waits_before = host.cpu_s(of=family), host.waits_s()
         clock.synchronize()
         begin_s = clock.now()
         mark(0)
@@ -463,12 +466,14 @@ def _stretch(clock: Clock, marks: Marks, workload: Workload) -> _Stretch:
         issued_s = clock.now()
         clock.synchronize()
         end_s = clock.now()
+        waits = host.waits_s()
         cpu_s = _grown(cpu_before, host.cpu_s())
     return _Stretch(
         begin_s=begin_s,
         issued_s=issued_s,
         end_s=end_s,
         cpu_s=cpu_s,
+        waited_s=max((s - waits_before.get(name, 0.0) for name, s in waits.items()), default=None),
         iteration_s=marks.intervals(),
     )
 
