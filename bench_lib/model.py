@@ -523,6 +523,9 @@ class Measurement:
     that they share count for each."""
     cpu_s: float | None = None
     """CPU time that they all used during the measured stretch."""
+    waited_s: float | None = None
+    """How long a thread of the process, the one that waited longest, was ready to run in that
+    stretch and had no CPU; with several ranks, the longest of any."""
     exact: dict[str, int] = field(default_factory=dict)
     """Counts of a step that neither chance nor the clock moves, as far as known: ``kernels`` (with
     copies and fills) of a recorded step, ``graph_breaks`` and ``recompilations``."""

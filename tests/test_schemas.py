@@ -122,6 +122,13 @@ SINCE_0_1_0 = {
         for limit in ("efficiency", "tail")
         for kind in ("no null", "no number")
     ),
+    ("history-line", ".attempt.telemetry.counters", "no object"),
+    ("history-line", ".attempt.telemetry.counters{}", "no number"),
+    *(
+        ("history-line", f".attempt.telemetry.{clock}", kind)
+        for clock in ("clock_min_mhz", "memory_clock_mhz")
+        for kind in ("no null", "no number")
+    ),
 }
 """What a field may hold, or no longer holds, that it did in version 0.1.0."""
 GONE = {
