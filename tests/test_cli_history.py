@@ -137,8 +137,11 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
     [
         (["COPY points TO 'x'"], "a query is one SELECT; it reads the history and never writes it"),
         (["SELEC"], "the query cannot be read: "),
-        (["SELECT * FROM '/etc/hostname'"], "the query failed: "),
-        (["SELECT * FROM run"], "the query failed: Catalog Error: Table with name run does not"),
+        (["SELECT * FROM '/etc/hostname'"], "unknown table '/etc/hostname'; there is points, runs"),
+        (["SELECT * FROM run"], "unknown table 'run'; did you mean runs?"),
+        (["SELECT * FROM nights"], "unknown table 'nights'; did you mean points?"),
+        (["SELECT * FROM x"], "unknown table 'x'; there is points, runs, environments"),
+        (["SELECT * FROM results"], "unknown table 'results'; did you mean runs?"),
         (["SELECT 1", "--json", "--csv"], "--json and --csv exclude each other; name one"),
         (
             ["SELECT 1", "--history", "s3://x/runs"],
