@@ -15,6 +15,7 @@ import resource
 import signal
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from faults import devices
@@ -25,6 +26,7 @@ from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import Sampler
 from bench_lib.launch import ranks
+from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Hardware
 from bench_lib.plugin import session
@@ -44,12 +46,17 @@ def _start(side: Side, device: Hardware) -> Zygote:
     return Zygote(python=str(BIN / "worker"), environment=told)
 
 
+def _share_none(*_: object) -> NoReturn:
+    """Have each worker of xdist start its own: the stand-in serves one runner."""
+    raise LaunchError("not shared")
+
+
 def _stand_in() -> None:
     """Put devices and programs in place of real ones, and wait less where somebody is dead."""
     bench_lib.backends.detect = lambda *_: devices()
     session.network_sizes = dict
     engine.HeldDevice = functools.partial(HeldDevice, start=_start, watch=_watch)
-    engine.processes.start_workers = _start
+    engine.processes.share = _share_none
     Zygote.exit_code.__defaults__ = (0.2,)
     ranks.LINGER_S, ranks.TELLING_S = 0.2, 0.1
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
