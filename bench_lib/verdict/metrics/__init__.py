@@ -37,7 +37,7 @@ LEADING = LATENCY
 def registered() -> Mapping[str, Metric]:
     """Return all metrics by name, ours first; raises UserError where two have one name."""
     found: dict[str, Metric] = {}
-    for metric in (*METRICS, *_others()):
+    for metric in (LEADING, *METRICS, *_others()):
         if found.setdefault(metric.name, metric) is not metric:
             raise UserError(
                 f"two metrics are called {metric.name!r}; rename the one that an entry point of "
