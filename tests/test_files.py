@@ -53,6 +53,7 @@ OURS = {
         "Path(f'{stem}.stack').open('w')",
     },
     "worker/device.py": {
+        "Path(found.origin).with_name('version.py').read_text(encoding='utf-8')",
         "maps.read_text(encoding='utf-8', errors='replace')",
         "file.open('rb')",
     },

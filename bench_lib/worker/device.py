@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import platform
 import re
@@ -56,8 +57,18 @@ def _torchvision() -> str | None:
 
     The number that is installed may lack the build behind it, ``+cu132``.
     """
-    module = sys.modules.get("torchvision")
-    return getattr(module, "__version__", None) or _installed("torchvision")
+    if module := sys.modules.get("torchvision"):
+        return str(getattr(module, "__version__", None) or _installed("torchvision"))
+    with contextlib.suppress(OSError, ValueError):
+        found = importlib.util.find_spec("torchvision")
+        if found is not None and found.origin is not None:
+            text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+            if told := _VERSION.search(text):
+                return told[1]
+    return _installed("torchvision")
+
+
+_VERSION = re.compile(r"""^__version__ *= *["']([^"'\n]+)["']""", re.MULTILINE)
 
 
 def _installed(package: str) -> str | None:
