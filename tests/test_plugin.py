@@ -1189,7 +1189,7 @@ def test_the_last_fifteen_lines_tell_what_failed_by_how_much_since_when_and_why(
     for line in (
         r"alpha +REGRESSED +10.5 ms +\+5.0% .*\nc3 +ERROR",
         r"since the baseline of 2026-01-01: .*torch 2.9.0\+rocm7.0 ->\s+2.9.0",
-        r"alpha: latency: 5.0% slower \(GEMM: gemm_kernel\)\nc3: ERROR: died in measure",
+        r"c3: ERROR: died in measure\nalpha: latency: 5.0% slower \(GEMM: gemm_kernel\)",
         f"1 ERROR, 19 NO_BASELINE, 1 REGRESSED; run {own.run_id} in history",
         "next: bench-lib report --html report.html",
     ):

@@ -13,6 +13,7 @@ import pytest
 from bench_lib import formats
 from bench_lib.model import Record, Status
 from bench_lib.plugin.measuring import SILENT, PerfSession
+from bench_lib.plugin.reports import VerdictRepr
 from bench_lib.report import console, render
 from bench_lib.storage import acceptance
 from bench_lib.verdict import nights
@@ -63,12 +64,24 @@ def write(terminal: Any, session: PerfSession) -> None:
             terminal.write_line(part, **colours)
 
     width, run = _width(terminal), session.suite.writer
-    failing = [record for record in records if session.fails(record)]
+    failing = sorted(filter(session.fails, records), key=lambda record: rank(record.status))
     judged_by, *notes = session.suite.judged_by() or [""]
-    terminal.write_sep("=", f"performance {judged_by}".rstrip())
+    title = formats.printable(f"performance {judged_by}".rstrip())
+    is_short = len(title) + len("== ==") < width
+    terminal.write_sep("=", title if is_short else "performance")
     # Worst last, and below it what it comes from: the end is what a reader has on the screen.
-    above = [] if terminal.config.option.tbstyle in ("no", "line") else failing
-    for line in [*notes, *console.explanations(records, above=above)]:
+    shown = {
+        report.nodeid
+        for report in terminal.stats.get("failed", [])
+        if isinstance(report.longrepr, VerdictRepr)
+    }
+    is_brief = terminal.config.option.tbstyle in ("no", "line")
+    above = [] if is_brief else [record for record in failing if record.nodeid in shown]
+    for line in [
+        *([] if is_short else [judged_by]),
+        *notes,
+        *console.explanations(records, above=above),
+    ]:
         say(line)
     table = console.summary(records)
     heading, *lines = render.summary_lines(table, width)

@@ -148,13 +148,15 @@ def explanations(
 
 def changes(records: Iterable[Record]) -> list[str]:
     """Return a line for each set of changes in the environment since the baseline."""
-    lines = []
+    days: dict[str, set[str]] = {}
     for record in records:
         if record.changes and record.status not in _UNJUDGED:
-            accepted = f" of {record.baseline_accepted[:10]}" if record.baseline_accepted else ""
             words = shortened("; ".join(record.changes))
-            lines.append(f"since the baseline{accepted}: {words}")
-    return list(dict.fromkeys(lines))
+            days.setdefault(words, set()).add((record.baseline_accepted or "")[:10])
+    return [
+        f"since the baseline{f' of {min(known)}' if (known := of - {''}) else ''}: {words}"
+        for words, of in days.items()
+    ]
 
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")

@@ -226,7 +226,8 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdic
     if answer is None or verdict.status not in _REPLACED or verdict.status is answer.status:
         return verdict
     if verdict.status in _SLOWER:
-        is_sure = len(turns.pairs) >= (LEAST_PAIRS if answer.status is Status.SUSPECT else AGREEING)
+        least = min(LEAST_PAIRS, turns.planned) if answer.status is Status.SUSPECT else AGREEING
+        is_sure = len(turns.pairs) >= least
         if not is_sure or (answer.status in _FINE and not _excludes(answer, verdict)):
             return verdict
     found = verdict.finding(Overruled("reference", answer.status))
