@@ -167,6 +167,7 @@ def make_points(
                 case_id=(case or make_case()).id,
                 key=key,
                 log_median=math.log(time_s),
+                rate=64 / time_s,
                 status=last if ago == 0 else Status.OK,
                 environment=ENVIRONMENT if passed or not steps else OLD_ENVIRONMENT,
             )

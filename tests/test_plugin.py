@@ -1197,6 +1197,15 @@ def test_the_last_fifteen_lines_tell_what_failed_by_how_much_since_when_and_why(
     assert not is_terminal or max(map(len, lines[-15:])) <= 80
 
 
+def test_a_reason_stands_in_the_summary_where_the_test_failed_for_another_one(suite, pytester):
+    run = suite("{'alpha': [[0.0105] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    file = pytester.path / "perf_tests" / "test_steps.py"
+    file.write_text(f"{file.read_text()}\n    assert case.id != 'alpha'\n")
+    lines = run().outlines
+    assert any("alpha: REGRESSED latency" in line and "agree" in line for line in lines), lines
+
+
 @pytest.mark.parametrize("ci", ["", "true"])
 def test_a_reason_stands_once(suite, pytester, monkeypatch, ci):
     monkeypatch.setenv("CI", ci)
