@@ -35,7 +35,7 @@ AGREEING = 2
 LEAST_PAIRS = 4
 """Fewer pairs call nothing slower or faster, if so many are planned.  ConvNeXt-T runs 1.4% faster
 in two processes of nine (an H100): by chance alone, two pairs differ the same way one time in
-seventeen, and four one time in three hundred."""
+seventeen, and four one time in 560."""
 LEAST_PROCESSES = 5
 """Below this a baseline's own spread is hardly known, and the verdict says so."""
 LEAST_CASES = 4
