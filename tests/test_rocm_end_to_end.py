@@ -268,9 +268,9 @@ def test_each_case_ran_on_a_device_of_its_own(four_mi325x, index):
     attempt = four_mi325x.first(FOUR[index])
     assert attempt.device_uuid == f"GPU-{about['hip_uuid']}"
     assert attempt.measurement is not None
-    measured = attempt.measurement
-    time_s = measured.device_s or sorted(measured.iteration_s)[SHORT // 2]
-    assert time_s == pytest.approx(step_s(four_mi325x.site, card), rel=5e-3)
+    # No step is shorter than the stand-in makes it; how much longer is this machine's affair.
+    fastest_s = min(attempt.measurement.iteration_s)
+    assert fastest_s == pytest.approx(step_s(four_mi325x.site, card), rel=0.02)
 
 
 def test_each_worker_is_watched_on_its_own_card(four_mi325x):
@@ -363,9 +363,8 @@ def test_the_worker_measured_it_as_a_build_for_hip(one_mi300x):
     assert [w for w in measured.warnings if not w.startswith("not steady")] == []
     assert measured.peak_memory_bytes
     assert measured.numerics.finite
-    median = sorted(measured.iteration_s)[LONG // 2]
     (card,) = one_mi300x.site.machine.cards
-    assert median == pytest.approx(step_s(one_mi300x.site, card), rel=2e-3)
+    assert min(measured.iteration_s) == pytest.approx(step_s(one_mi300x.site, card), rel=0.02)
 
 
 def test_the_worker_is_pinned_even_to_the_only_device(one_mi300x):
