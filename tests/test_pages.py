@@ -699,7 +699,10 @@ def test_commands_are_there_to_copy() -> None:
     assert told(never_ok) == every[:4]  # bisect would have no good end
     case_id = nights.regressed().record.case.id
     lines = dict(commands(nights.regressed()))
-    assert lines["Find the change"] == f"bench-lib bisect {case_id} --good last-ok"
+    search = f"bench-lib bisect {case_id} --good last-ok"
+    assert lines["Find the change"] == f"{search} --package torch"
+    own = replace(nights.regressed().record, changes=["torch 2.9 -> 2.10", "commit c0 -> c1"])
+    assert dict(commands(replace(nights.regressed(), record=own)))["Find the change"] == search
     assert (
         lines["Measure again"] == f"pytest 'perf_tests/test_networks.py::test_network[{case_id}]'"
     )
