@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import math
 import random
 from collections.abc import Sequence
@@ -64,6 +65,7 @@ MI250X = builders.make_hardware(
 )
 
 
+@functools.cache
 def stamp(nights_ago: int = 0, *, minutes: int = 0) -> str:
     """Return when a run of some nights ago began."""
     when = NIGHT - dt.timedelta(days=nights_ago) + dt.timedelta(minutes=minutes)
@@ -118,25 +120,25 @@ def make_run(**fields: Any) -> RunLine:
     return RunLine(**{**unseen, **about, **fields})
 
 
+USUAL_POINT = {
+    "run_id": RUN,
+    "time": stamp(),
+    "case_id": make_case().id,
+    "key": "mi300x",
+    "device_uuid": builders.UUID,
+    "log_median": math.log(0.008),
+    "spread": 0.004,
+    "rate": 8000.0,
+    "item": "img",
+    "peak_memory_bytes": 2**30,
+    "status": Status.OK,
+    "environment": ENVIRONMENT,
+}
+
+
 def make_point(**fields: Any) -> Point:
     """Return this night's point of a step of 8 ms."""
-    return replace(
-        Point(
-            run_id=RUN,
-            time=stamp(),
-            case_id=make_case().id,
-            key="mi300x",
-            device_uuid=builders.UUID,
-            log_median=math.log(0.008),
-            spread=0.004,
-            rate=8000.0,
-            item="img",
-            peak_memory_bytes=2**30,
-            status=Status.OK,
-            environment=ENVIRONMENT,
-        ),
-        **fields,
-    )
+    return Point(**{**USUAL_POINT, **fields})
 
 
 def make_points(
@@ -155,6 +157,7 @@ def make_points(
     From each step's position on, times are its factor as long, and so is the environment another.
     """
     draw = random.Random(seed)
+    case_id = (case or make_case()).id
     points = []
     for position in range(count):
         passed = [factor for at, factor in steps if position >= at]
@@ -164,7 +167,7 @@ def make_points(
             make_point(
                 run_id=RUN if ago == 0 else f"{ago:08x}",
                 time=stamp(ago),
-                case_id=(case or make_case()).id,
+                case_id=case_id,
                 key=key,
                 log_median=math.log(time_s),
                 rate=64 / time_s,

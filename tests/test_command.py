@@ -261,10 +261,7 @@ params = {params}
 """
 
 
-@pytest.mark.parametrize(("nap_s", "statuses"), [("0.03", {0, 2}), ("0.12", {1})])
-def test_two_environments_of_a_server_are_compared_in_turns(
-    words, nap_s, statuses, monkeypatch, capsys
-):
+def test_two_environments_of_a_server_are_compared_in_turns(words, monkeypatch, capsys):
     from bench_lib import backends
     from bench_lib.cli import main
 
@@ -274,7 +271,7 @@ def test_two_environments_of_a_server_are_compared_in_turns(
     for name, value in {**ON_THE_CPU, **TORCH_ALONE}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(backends, "detect", lambda: [make_hardware_cpu()])
-    sides = ["--env-a", "NAP_S=0.03", "--env-b", f"NAP_S={nap_s}"]
+    sides = ["--env-a", "NAP_S=0.03", "--env-b", "NAP_S=0.12"]
     asked = ["--matrix", "matrix.toml", "--tier", "smoke", "--pairs", "3", "--most-pairs", "3"]
     monkeypatch.setattr(sys, "argv", ["bench-lib", "ab", *asked, *sides, "--json"])
     before = started_by_cases()
@@ -283,7 +280,6 @@ def test_two_environments_of_a_server_are_compared_in_turns(
     out, err = capsys.readouterr()
     assert out, err
     answer = json.loads(out)
-    assert ended.value.code in statuses, answer
-    (row,) = answer["cases"]
-    assert row["status"] == ("REGRESSED" if nap_s == "0.12" else row["status"])
+    assert ended.value.code == 1, answer
+    assert [row["status"] for row in answer["cases"]] == ["REGRESSED"]
     assert all_gone(before)

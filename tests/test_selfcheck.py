@@ -54,9 +54,9 @@ def steady():
     return checked()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def few_splits(monkeypatch):
-    """Judge few splits, for what is no matter of how many there are."""
+    """Judge fewer splits: more only sharpen the shares."""
     monkeypatch.setattr(selfcheck, "SPLITS", 50)
     monkeypatch.setattr(selfcheck, "PAIRINGS", 20)
 
@@ -90,7 +90,6 @@ def test_no_process_is_held_against_itself(processes):
     assert {sum(a < b for a, b in pairs) for pairs in pairings} == {2}
 
 
-@pytest.mark.usefixtures("few_splits")
 def test_a_drift_from_process_to_process_is_no_difference_in_turns():
     class Drifting(Machine):
         def measure_again(self, cases, process):
@@ -105,7 +104,6 @@ def test_a_drift_from_process_to_process_is_no_difference_in_turns():
     assert found.effects[0].found_in_turns == 0
 
 
-@pytest.mark.usefixtures("few_splits")
 def test_the_delay_is_calibrated_to_the_case():
     for unit_s in (1e-9, 5e-8):
         found = checked(Machine(unit_s=unit_s))
@@ -113,7 +111,6 @@ def test_the_delay_is_calibrated_to_the_case():
         assert measured == pytest.approx({0: 0, 0.01: 0.01, 0.02: 0.02, 0.05: 0.05}, abs=0.001)
 
 
-@pytest.mark.usefixtures("few_splits")
 def test_every_process_measures_every_effect_and_no_effect_is_always_first():
     machine = Machine()
     checked(machine, processes=12)
@@ -125,7 +122,6 @@ def test_every_process_measures_every_effect_and_no_effect_is_always_first():
     assert {first: firsts.count(first) for first in firsts} == dict.fromkeys(orders[0], 3)
 
 
-@pytest.mark.usefixtures("few_splits")
 def test_a_machine_that_is_too_noisy_is_called_blind_and_not_fine():
     found = checked(Machine(luck=0.08))
     assert found.visible is None
@@ -133,7 +129,6 @@ def test_a_machine_that_is_too_noisy_is_called_blind_and_not_fine():
     assert found.effects[0].detectable > 0.05
 
 
-@pytest.mark.usefixtures("few_splits")
 def test_delays_that_come_out_otherwise_are_no_answer():
     class Busy(Machine):
         def measure_again(self, cases, process):
