@@ -17,7 +17,8 @@ from bench_lib.engine import processes
 from bench_lib.engine.device import MOST_LOST
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.settings import Side
-from bench_lib.engine.telemetry import OTHERS_MEAN, TelemetrySample
+from bench_lib.engine.telemetry import OTHERS_MEAN
+from bench_lib.engine.telemetry.samples import TelemetrySample
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import Fault, Launch, RankSample

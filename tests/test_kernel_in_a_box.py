@@ -35,7 +35,7 @@ from standins.rocm.present import Present
 
 from bench_lib import backends
 from bench_lib.backends.amd import package, sensors
-from bench_lib.engine.telemetry import TelemetrySample, summarise
+from bench_lib.engine.telemetry.samples import TelemetrySample, summarise
 from bench_lib.model import Hardware, Telemetry
 from bench_lib.storage.acceptance import conditions_of
 from bench_lib.verdict.validity import blame

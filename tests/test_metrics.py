@@ -284,7 +284,7 @@ def with_installed(
 
 
 NIGHT = """
-import contextlib, io, json, sys
+import contextlib, functools, io, json, sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -296,7 +296,7 @@ from documents import validator
 
 from bench_lib.cli import main
 from bench_lib.engine.settings import Outcome, Settings
-from bench_lib.engine.suite import Baselines, Suite
+from bench_lib.engine.suite import Suite
 from bench_lib.model import Status
 from bench_lib.report.benchmarks import extra_info
 from bench_lib.report import console
@@ -331,9 +331,8 @@ written = json.loads(file.path.read_text())
 found["written"] = [p["values"]["warmth"] for p in written["cases"][CASE.id]["processes"]]
 validator("baselines-file").validate(written)
 
-tonight = Suite(
-    Path("history"), Baselines(Path("baselines")), DEVICE, settings=Settings(planned=6)
-)
+known = functools.partial(baselines.load, Path("baselines"))
+tonight = Suite(Path("history"), known, DEVICE, settings=Settings(planned=6))
 found["statuses"] = []
 for n in range(6):
     now = attempt(n, 70.0 + n / 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from standins.worker import Contexts, gpus, held
 
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.settings import Settings
-from bench_lib.engine.suite import Baselines, Suite
+from bench_lib.engine.suite import Suite
 from bench_lib.model import SlowDown, Status
 from bench_lib.plugin import running
 from bench_lib.plugin.measuring import SESSION
@@ -78,7 +79,8 @@ def tonight(tmp_path):
     def make(seconds) -> Suite:
         workers = Contexts({"a": [[seconds] * 20]}, DEVICE)
         device = held(DEVICE, workers, tmp_path)
-        known, settings = Baselines(tmp_path / "baselines"), Settings(planned=1)
+        known = functools.partial(baselines.load, tmp_path / "baselines")
+        settings = Settings(planned=1)
         suite = Suite(tmp_path / "history", known, DEVICE, settings=settings)
         opened.append(suite.writer)
         with contextlib.closing(device):

@@ -12,6 +12,7 @@ means to judge differently, and says so.
 
 from __future__ import annotations
 
+import functools
 import json
 import lzma
 import math
@@ -26,9 +27,9 @@ import msgspec
 import pytest
 
 from bench_lib.engine.settings import Outcome, Settings
-from bench_lib.engine.suite import Baselines, Suite
+from bench_lib.engine.suite import Suite
 from bench_lib.model import Attempt, Hardware, Measurement, Numerics, Telemetry
-from bench_lib.storage import history
+from bench_lib.storage import baselines, history
 
 RECORDED = Path(__file__).parent / "recorded"
 RUNS = ("h200-gate-1", "h200-gate-2")
@@ -142,7 +143,7 @@ def judged(run: str, first_plant: int | None, folder: Path) -> dict[str, Any]:
     outcomes = outcomes_of(recorded, first_plant)
     suite = Suite(
         folder / "history",
-        Baselines(folder / "baselines"),
+        functools.partial(baselines.load, folder / "baselines"),
         outcomes[0][0].hardware,
         settings=Settings(planned=PROCESSES),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import math
 import random
 from dataclasses import replace
@@ -26,7 +27,7 @@ from standins.worker import Contexts, gpus, held
 from bench_lib.engine import past
 from bench_lib.engine.past import NIGHTS
 from bench_lib.engine.settings import Outcome, Settings
-from bench_lib.engine.suite import Baselines, Suite, fails
+from bench_lib.engine.suite import Suite, fails
 from bench_lib.model import (
     IN_BURSTS,
     Accepted,
@@ -79,7 +80,7 @@ def suite(tmp_path):
     opened = []
 
     def make(**options) -> Suite:
-        known = Baselines(tmp_path / "baselines")
+        known = functools.partial(baselines.load, tmp_path / "baselines")
         settings = Settings(**{"planned": 1, **options})
         opened.append(Suite(tmp_path / "history", known, DEVICE, settings=settings))
         return opened[-1]

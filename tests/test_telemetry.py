@@ -19,16 +19,9 @@ import pytest
 
 from bench_lib.backends.looks import Source, described, kin, run_of
 from bench_lib.backends.tool import ToolError
-from bench_lib.engine.telemetry import (
-    Sampler,
-    TelemetrySample,
-    look_once,
-    others_now,
-    parse,
-    stuck_at_c,
-    summarise,
-)
+from bench_lib.engine.telemetry import Sampler, look_once, others_now
 from bench_lib.engine.telemetry.__main__ import RETRY_S, watch
+from bench_lib.engine.telemetry.samples import TelemetrySample, parse, stuck_at_c, summarise
 from bench_lib.model import Hardware, Telemetry
 
 CPU = Hardware(vendor="cpu", name="", key="cpu-test-2c")

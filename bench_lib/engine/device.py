@@ -15,20 +15,10 @@ from bench_lib import backends
 from bench_lib.engine import commands
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.pace import spoken
-from bench_lib.engine.processes import (
-    Companion,
-    Processes,
-    disturbance,
-    start_workers,
-)
+from bench_lib.engine.processes import Companion, Processes, disturbance, start_workers
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
-from bench_lib.engine.telemetry import (
-    OTHERS_MEAN,
-    Sampler,
-    others_now,
-    stuck_at_c,
-    without,
-)
+from bench_lib.engine.telemetry import OTHERS_MEAN, Sampler, others_now
+from bench_lib.engine.telemetry.samples import stuck_at_c, without
 from bench_lib.environment import fingerprint
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import queue
 import signal
@@ -19,7 +20,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.processes import CpuPart, Told
 from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING, Outcome, Settings, nodeid_of
 from bench_lib.engine.sides import place, problem_of
-from bench_lib.engine.suite import Baselines, Suite
+from bench_lib.engine.suite import Suite
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
@@ -37,7 +38,7 @@ from bench_lib.model import (
     SlowDown,
     Status,
 )
-from bench_lib.storage import facts, history
+from bench_lib.storage import baselines, facts, history
 from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import choices, judge, metrics
 from bench_lib.verdict.severity import rank
@@ -57,7 +58,8 @@ class Engine:
         self.device = device
         self._joins = joins
         self.settings = settings
-        self.baselines = Baselines(settings.baselines)
+        self.baselines_of = functools.cache(functools.partial(baselines.load, settings.baselines))
+        """The file of a hardware key, as it was when it was first needed."""
         self.suites: dict[str, Suite] = {}
         """The records, by side."""
         self._held: HeldDevice | None = None
@@ -78,38 +80,20 @@ class Engine:
         if self.suites or settings.history is None:
             return
         if settings.by_baseline:
-            self.baselines.of(self.device.key)
+            self.baselines_of(self.device.key)
         # Two runs begin within the same moment; in order of ids, lists have the reference's first.
         ids = sorted(history.new_id() for _ in settings.sides)
-        of_reference = None
-        if settings.reference is not None:
-            of_reference = self._opened(settings.reference, ids[0], candidate_run=ids[-1])
-            self._check_reference(of_reference)
-        own = self._opened(settings.candidate, ids[-1], reference=of_reference)
-        self.suites = {settings.candidate: own}
-        if settings.reference is not None and of_reference is not None:
-            self.suites[settings.reference] = of_reference
-
-    def _opened(
-        self,
-        side: str,
-        run_id: str,
-        *,
-        reference: Suite | None = None,
-        candidate_run: str | None = None,
-    ) -> Suite:
-        folder = self.settings.history
-        assert folder is not None
-        return Suite(
-            folder,
-            self.baselines,
-            self.device,
-            side=side,
-            settings=self.settings,
-            run_id=run_id,
-            reference=reference,
-            candidate_run=candidate_run,
+        opened = functools.partial(Suite, settings.history, self.baselines_of, self.device)
+        reference = None
+        if (name := settings.reference) is not None:
+            reference = opened(side=name, settings=settings, run_id=ids[0], candidate_run=ids[-1])
+            self._check_reference(reference)
+        own = opened(
+            side=settings.candidate, settings=self.settings, run_id=ids[-1], reference=reference
         )
+        self.suites = {settings.candidate: own}
+        if name is not None and reference is not None:
+            self.suites[name] = reference
 
     def _check_reference(self, suite: Suite) -> None:
         """See whether a reference beside a baseline can be used; raises LaunchError if it must."""
@@ -195,14 +179,14 @@ class Engine:
     def _hold(self, device: Hardware) -> HeldDevice:
         def accepted(case: Case) -> Sequence[ProcessSummary]:
             baseline = (
-                self.baselines.of(device.key).baselines.get(case.id) if self._by_baseline else None
+                self.baselines_of(device.key).baselines.get(case.id) if self._by_baseline else None
             )
             return [] if baseline is None else baseline.processes
 
         def chosen(case: Case) -> Draw | None:
             if self.settings.own_choices or not self._by_baseline:
                 return None
-            return choices.accepted(self.baselines.of(device.key).baselines.get(case.id))
+            return choices.accepted(self.baselines_of(device.key).baselines.get(case.id))
 
         held = HeldDevice(device, self.settings, accepted=accepted, choices=chosen)
         self._use_started(held)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from bench_lib import backends
 from bench_lib.launch.faults import LaunchError
@@ -82,18 +81,14 @@ def does_not_start(reference: Side, error: LaunchError) -> str:
     return f"the reference {reference} does not start: {words}"
 
 
-class Progress(Protocol):
-    """Shows how far a run is."""
+class Progress:
+    """Shows how far a run is; this one shows nothing."""
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /) -> None:
         """Begin a phase; each lane holds the ids of the cases of one device, in their order."""
 
     def finish(self, name: str, /) -> None:
         """Note that the phase is done with a case."""
-
-
-class Unseen(Progress):
-    """Progress that nobody looks at."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +134,7 @@ class Settings:
     budget_s: float = math.inf
     """Seconds after which no case is measured again."""
     say: Callable[[str], None] = lambda _line: None
-    progress: Progress = field(default_factory=Unseen)
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def candidate(self) -> str:

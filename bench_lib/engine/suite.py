@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,28 +40,13 @@ from bench_lib.verdict.stragglers import lagging
 LOOKED_INTO = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)
 
 
-class Baselines:
-    """The baseline files of a folder, each as it was when it was first needed."""
-
-    def __init__(self, folder: Path) -> None:
-        """Read nothing yet."""
-        self.folder = folder
-        self._files: dict[str, BaselineFile] = {}
-
-    def of(self, key: str) -> BaselineFile:
-        """Return the file of a hardware key; raises BaselineError."""
-        if key not in self._files:
-            self._files[key] = baselines.load(self.folder, key)
-        return self._files[key]
-
-
 class Suite:
     """One run's records in memory and on disk: noted as they come, judged at the end."""
 
     def __init__(
         self,
         history_folder: Path,
-        known: Baselines,
+        baselines_of: Callable[[str], BaselineFile],
         device: Hardware,
         *,
         side: str = "",
@@ -72,8 +57,9 @@ class Suite:
     ) -> None:
         """Open the history; raises HistoryError.
 
-        The cases are measured in turns with those of a ``reference``.  This is one itself if it is
-        measured for a ``candidate_run``.
+        ``baselines_of`` returns the file of a hardware key, and raises BaselineError.  The cases
+        are measured in turns with those of a ``reference``.  This is one itself if it is measured
+        for a ``candidate_run``.
         """
         self.side = side
         self._settings = settings
@@ -87,7 +73,7 @@ class Suite:
         """The number of attempts that they are of."""
         self._evidenced: dict[str, Evidence] = {}
         """The evidence of the last verdicts."""
-        self._known = known
+        self._baselines_of = baselines_of
         self._past: dict[str, past.Past] = {}
         """Earlier runs, by hardware key."""
         self.left_out: list[str] = []
@@ -230,14 +216,14 @@ class Suite:
     def _baseline(self, record: Record) -> Baseline | None:
         if not self._by_baseline:
             return None
-        return self._known.of(self.hardware_of(record).key).baselines.get(record.case.id)
+        return self._baselines_of(self.hardware_of(record).key).baselines.get(record.case.id)
 
     def _accepted_in(self, record: Record) -> Environment | None:
         """Return what a case's baseline was measured in; None if unknown."""
         baseline = self._baseline(record)
         if baseline is None or not baseline.processes:
             return None
-        file = self._known.of(self.hardware_of(record).key)
+        file = self._baselines_of(self.hardware_of(record).key)
         return file.environments.get(baseline.processes[-1].environment)
 
     def _changes(self, case: Case) -> list[str]:
@@ -290,7 +276,7 @@ class Suite:
         judged = []
         for case_id, record in self.records.items():
             found = list(map(reasons.in_words, self._verdicts[case_id]))
-            file = self._known.of(self._outcomes[case_id].hardware.key)
+            file = self._baselines_of(self._outcomes[case_id].hardware.key)
             judged.append(
                 replace(
                     record,
@@ -454,7 +440,7 @@ class Suite:
 
     def _earlier(self, key: str) -> past.Past:
         if key not in self._past:
-            self._past[key] = past.read(self._runs(key), self._known.of(key).baselines)
+            self._past[key] = past.read(self._runs(key), self._baselines_of(key).baselines)
         return self._past[key]
 
     def _runs(self, key: str) -> Iterator[history.Run]:
@@ -481,7 +467,7 @@ class Suite:
         for key, records in by_key.items():
             self.slow_downs += past.slow_downs(
                 self._earlier(key),
-                self._known.of(key),
+                self._baselines_of(key),
                 records,
                 self.writer,
                 self._environments,

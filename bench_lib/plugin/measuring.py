@@ -141,7 +141,7 @@ class PerfSession(Selection):
 
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
-        found = self.engine.baselines.of(self.device().key).quarantines.get(case.id)
+        found = self.engine.baselines_of(self.device().key).quarantines.get(case.id)
         return found if found and baselines.in_force(found, utc_today()) else None
 
     def release(self) -> None:
@@ -195,7 +195,7 @@ class PerfSession(Selection):
         if held is not None and baselines.in_force(held, console.day_of(record)):
             return False
         key = self.engine.suite.hardware_of(record).key
-        baseline = self.engine.baselines.of(key).baselines.get(record.case.id)
+        baseline = self.engine.baselines_of(key).baselines.get(record.case.id)
         return baseline is not None and baseline.provenance == baselines.MEASURED
 
 

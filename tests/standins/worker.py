@@ -18,7 +18,7 @@ from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.settings import Settings
 from bench_lib.engine.suite import fails
-from bench_lib.engine.telemetry import TelemetrySample
+from bench_lib.engine.telemetry.samples import TelemetrySample
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.zygote import PLAIN, MeasureRequest
 from bench_lib.model import (

@@ -29,28 +29,9 @@ from bench_lib.backends.looks import PERIOD_S
 from bench_lib.backends.sysfs import ROOT
 from bench_lib.backends.tool import ToolError, ask, finding_us
 from bench_lib.backends.tool import parse as parse_answer
-from bench_lib.engine.telemetry.samples import (
-    TelemetrySample,
-    parse,
-    share,
-    stuck_at_c,
-    summarise,
-    without,
-)
+from bench_lib.engine.telemetry.samples import TelemetrySample, parse, share, summarise
 from bench_lib.model import Hardware, MachineWarning, Telemetry
 from bench_lib.verdict import validity
-
-__all__ = [
-    "OTHERS_MEAN",
-    "Sampler",
-    "TelemetrySample",
-    "look_once",
-    "others_now",
-    "parse",
-    "stuck_at_c",
-    "summarise",
-    "without",
-]
 
 KEPT_S = 600.0
 STALE_S = 2.0
