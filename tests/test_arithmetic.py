@@ -14,14 +14,7 @@ from builders import make_case, make_hardware, make_measurement
 from quickly import one_thread
 
 from bench_lib import backends
-from bench_lib.formulas.arithmetic import (
-    ERRORS,
-    LABELS,
-    answered,
-    operations,
-    proof,
-    refusal,
-)
+from bench_lib.formulas.arithmetic import ERRORS, LABELS, answered, operations, proof, refusal
 from bench_lib.worker import arithmetic, context
 from bench_lib.worker.arithmetic import WrongArithmeticError, prove
 from bench_lib.worker.device import set_precision

@@ -29,9 +29,7 @@ from builders import (
     make_telemetry,
     make_verdict,
 )
-from builders import (
-    make_record as unjudged,
-)
+from builders import make_record as unjudged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import no_file_beyond

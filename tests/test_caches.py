@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import (
-    cold,
-    make_baseline,
-    make_case,
-    make_process,
-)
+from builders import cold, make_baseline, make_case, make_process
 from judging import verdicts_of
 from standins.worker import Contexts, gpus, held
 

@@ -41,16 +41,7 @@ from bench_lib.engine.suite import fails
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import LaunchCommand
-from bench_lib.model import (
-    Case,
-    Choice,
-    Draw,
-    Fault,
-    ProcessSummary,
-    Record,
-    Status,
-    Verdict,
-)
+from bench_lib.model import Case, Choice, Draw, Fault, ProcessSummary, Record, Status, Verdict
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineChange, BaselineError
 from bench_lib.verdict import choices as compared

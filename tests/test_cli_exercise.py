@@ -8,12 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import (
-    make_fault,
-    make_hardware,
-    make_measurement,
-    the_run,
-)
+from builders import make_fault, make_hardware, make_measurement, the_run
 from command import Printed, ran
 from standins.worker import gpus, held_class
 

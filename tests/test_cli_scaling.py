@@ -7,12 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from builders import (
-    make_fault,
-    make_hardware,
-    make_measurement,
-    the_run,
-)
+from builders import make_fault, make_hardware, make_measurement, the_run
 from command import Printed, ran
 from standins.worker import gpus, held_class, ranks_that
 

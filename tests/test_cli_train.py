@@ -6,14 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from builders import (
-    make_attempt,
-    make_case,
-    make_hardware,
-    make_measurement,
-    make_record,
-    the_run,
-)
+from builders import make_attempt, make_case, make_hardware, make_measurement, make_record, the_run
 from command import Printed, ran
 from documents import document_in
 from standins.worker import gpus, held_class, ranks_that

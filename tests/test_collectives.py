@@ -11,12 +11,7 @@ from asked import asked
 from builders import make_case, make_hardware
 from standins.ranks import ThreadGroup
 
-from bench_lib.cases.collectives import (
-    bytes_in,
-    collective_axes,
-    collective_case,
-    sizes,
-)
+from bench_lib.cases.collectives import bytes_in, collective_axes, collective_case, sizes
 from bench_lib.cases.matrix import MatrixError, read_matrix
 from bench_lib.formulas.collective import ITEM_BYTES, OPS, Collective, rounded
 from bench_lib.model import Launch, UserError

@@ -18,13 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.engine.settings import Outcome
-from bench_lib.model import (
-    PRECISIONS,
-    Launch,
-    Numerics,
-    Sampling,
-    UserError,
-)
+from bench_lib.model import PRECISIONS, Launch, Numerics, Sampling, UserError
 from bench_lib.report.render import cells
 from bench_lib.studies import networks
 from bench_lib.studies.asked import (

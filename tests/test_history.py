@@ -35,14 +35,7 @@ from bench_lib import reasons
 from bench_lib.findings import Bounded, LaterFinding, Overruled
 from bench_lib.model import Attempt, Launch, Numerics, RankSample, Record, Status
 from bench_lib.storage import history
-from bench_lib.storage.history import (
-    Writer,
-    content,
-    files,
-    read,
-    reference,
-    unfold,
-)
+from bench_lib.storage.history import Writer, content, files, read, reference, unfold
 from bench_lib.storage.lines import HistoryError
 
 PROPERTY = settings(deadline=None)

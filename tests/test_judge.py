@@ -33,13 +33,7 @@ from bench_lib.model import (
     Verdict,
 )
 from bench_lib.verdict.evidence import Evidence, Turns
-from bench_lib.verdict.judge import (
-    is_suspicious,
-    judge_samples,
-    leading,
-    overall,
-    stored_limits,
-)
+from bench_lib.verdict.judge import is_suspicious, judge_samples, leading, overall, stored_limits
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.severity import rank
 from bench_lib.verdict.statistics.change import Contrast, guessed_device

@@ -7,24 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.model import Kernel, KernelTable
-from bench_lib.profiling.kernels import (
-    ENOUGH,
-    MOST_KERNELS,
-    blamed,
-    diff,
-    reason,
-    table,
-    tidy,
-)
-from bench_lib.profiling.names import (
-    REST,
-    family,
-    is_convolution,
-    library,
-    readable,
-    role,
-    short,
-)
+from bench_lib.profiling.kernels import ENOUGH, MOST_KERNELS, blamed, diff, reason, table, tidy
+from bench_lib.profiling.names import REST, family, is_convolution, library, readable, role, short
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, "

@@ -33,13 +33,7 @@ from processes import (
 )
 
 from bench_lib.launch import zygote as module
-from bench_lib.launch.faults import (
-    LAST_LINES,
-    CaseFault,
-    CaseSkipped,
-    LaunchError,
-    how_it_ended,
-)
+from bench_lib.launch.faults import LAST_LINES, CaseFault, CaseSkipped, LaunchError, how_it_ended
 from bench_lib.launch.wire import (
     LOGS_VARIABLE,
     PRELOAD_VARIABLE,

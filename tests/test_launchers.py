@@ -14,12 +14,7 @@ from bench_lib import backends
 from bench_lib.environment import variables
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import LaunchError
-from bench_lib.launch.launchers import (
-    LaunchCommand,
-    command_for,
-    too_many,
-    without_ranks,
-)
+from bench_lib.launch.launchers import LaunchCommand, command_for, too_many, without_ranks
 
 Installer = Callable[..., dict[str, str]]
 

@@ -13,12 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import (
-    make_baseline,
-    make_measurement,
-    make_process,
-    make_telemetry,
-)
+from builders import make_baseline, make_measurement, make_process, make_telemetry
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import verdicts_of

@@ -12,9 +12,7 @@ import pytest
 from bench_lib.model import Choice, Draw, ProcessSummary, SlowDown
 from bench_lib.verdict import nights
 from bench_lib.verdict.nights import CaseNights, CaseRun, over_nights, times
-from bench_lib.verdict.statistics.change import (
-    t_quantile,
-)
+from bench_lib.verdict.statistics.change import t_quantile
 from bench_lib.verdict.statistics.levels import Change
 
 TONIGHT = "tonight"

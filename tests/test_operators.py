@@ -19,13 +19,7 @@ from bench_lib.cases.operators import (
     resolved,
     with_usual,
 )
-from bench_lib.formulas.operation import (
-    MOST_ELEMENTS,
-    OPERATORS,
-    Operation,
-    broadcast,
-    sizes_in,
-)
+from bench_lib.formulas.operation import MOST_ELEMENTS, OPERATORS, Operation, broadcast, sizes_in
 from bench_lib.model import UserError, is_case_id
 
 MIB = 2**20

@@ -11,12 +11,7 @@ import nights
 import pytest
 
 from bench_lib.environment.commits import Checkout, Commit
-from bench_lib.model import (
-    Accepted,
-    Quarantine,
-    Status,
-    Verdict,
-)
+from bench_lib.model import Accepted, Quarantine, Status, Verdict
 from bench_lib.report import console
 from bench_lib.report import html as pages
 from bench_lib.report.findings import causes, commands

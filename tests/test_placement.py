@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench_lib.launch.launchers import (
-    PORTS,
-    Placement,
-    device_index,
-    meeting_url,
-    who_am_i,
-)
+from bench_lib.launch.launchers import PORTS, Placement, device_index, meeting_url, who_am_i
 from bench_lib.model import UserError
 
 

@@ -11,15 +11,7 @@ import pytest
 from builders import make_attempt, make_case, make_record, write_run
 
 from bench_lib.engine import pace
-from bench_lib.engine.pace import (
-    SLACK,
-    Pace,
-    ProgressLines,
-    dealt,
-    is_compiled,
-    name_of,
-    queues,
-)
+from bench_lib.engine.pace import SLACK, Pace, ProgressLines, dealt, is_compiled, name_of, queues
 from bench_lib.storage import history
 
 

@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 
 from bench_lib.formats import many, percent, printable, quantity, seconds, signed_percent, some
 from bench_lib.model import Status
-from bench_lib.report.console import (
-    CaseFigures,
-    explanations,
-    figures,
-    in_words,
-    rate_of,
-    summary,
-)
+from bench_lib.report.console import CaseFigures, explanations, figures, in_words, rate_of, summary
 from bench_lib.report.render import cells, summary_lines
 
 MIB = 2**20

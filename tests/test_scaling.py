@@ -11,13 +11,7 @@ from builders import UUID
 from scipy.special import stdtrit
 
 from bench_lib.model import RankSample
-from bench_lib.studies.laws import (
-    Law,
-    Share,
-    amdahl,
-    gustafson,
-    speed_up,
-)
+from bench_lib.studies.laws import Law, Share, amdahl, gustafson, speed_up
 from bench_lib.verdict.stragglers import LAGGING, lagging, stragglers
 
 DEVICE = UUID.removeprefix("GPU-")

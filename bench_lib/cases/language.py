@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench_lib.cases.axes import (
-    BATCH_SIZE,
-    Axis,
-    WorkloadAxes,
-    choice,
-    one_of,
-    positive,
-    quiet,
-)
-from bench_lib.formulas.transformer import (
-    GENERATED,
-    PARALLEL,
-    SIZES,
-)
+from bench_lib.cases.axes import BATCH_SIZE, Axis, WorkloadAxes, choice, one_of, positive, quiet
+from bench_lib.formulas.transformer import GENERATED, PARALLEL, SIZES
 from bench_lib.model import COMPILE_MODES, GENERATION, QUANTIZED
 
 WORKLOAD = "language_model"

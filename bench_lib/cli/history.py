@@ -16,15 +16,7 @@ from bench_lib import formats
 from bench_lib.cli import reading
 from bench_lib.cli.group import branch
 from bench_lib.cli.options import known
-from bench_lib.cli.output import (
-    DEFAULT_HISTORY,
-    HistoryDir,
-    Json,
-    one_form,
-    picked,
-    tell,
-    write,
-)
+from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, one_form, picked, tell, write
 from bench_lib.formats import printable
 from bench_lib.model import Measurement, Record, UserError
 from bench_lib.report import spent

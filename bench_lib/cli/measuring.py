@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bench_lib.cli.output import (
-    DEFAULT_HISTORY,
-    HistoryDir,
-    Json,
-    say,
-    tell,
-)
+from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, say, tell
 from bench_lib.formats import duration, many
 from bench_lib.model import Case, Hardware, Record
 from bench_lib.report.answer import Answer, Table

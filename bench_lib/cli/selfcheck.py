@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_lib.cli.options import share_of
-from bench_lib.cli.output import (
-    DEFAULT_HISTORY,
-    DEFAULT_MATRIX,
-    Json,
-    Matrix,
-    picked,
-    say,
-    tell,
-)
+from bench_lib.cli.output import DEFAULT_HISTORY, DEFAULT_MATRIX, Json, Matrix, picked, say, tell
 from bench_lib.cli.reading import case_of
 from bench_lib.formats import FINE_SHARE, SHARE, duration, seconds
 from bench_lib.model import Case, UserError

@@ -22,13 +22,7 @@ from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.ranks import Ranks
 from bench_lib.launch.wire import PRELOAD_VARIABLE
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
-from bench_lib.model import (
-    Case,
-    Environment,
-    Fault,
-    Hardware,
-    Measurement,
-)
+from bench_lib.model import Case, Environment, Fault, Hardware, Measurement
 from bench_lib.verdict.statistics import iterations
 
 FORK = "fork"

@@ -33,11 +33,7 @@ from bench_lib.launch.faults import (
     last_output,
 )
 from bench_lib.launch.files import cannot_write, temporary_folder
-from bench_lib.launch.launchers import (
-    SHARED_VARIABLE,
-    LaunchCommand,
-    without_ranks,
-)
+from bench_lib.launch.launchers import SHARED_VARIABLE, LaunchCommand, without_ranks
 from bench_lib.launch.started import leashed, signal_all
 from bench_lib.launch.wire import END, write_whole
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, import_path

@@ -39,16 +39,7 @@ from bench_lib.launch.wire import (
     ProtocolError,
     address,
 )
-from bench_lib.model import (
-    Bursts,
-    Calibration,
-    Case,
-    Device,
-    Draw,
-    Fault,
-    KernelTable,
-    Measurement,
-)
+from bench_lib.model import Bursts, Calibration, Case, Device, Draw, Fault, KernelTable, Measurement
 
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""

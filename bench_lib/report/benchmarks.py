@@ -20,9 +20,7 @@ TIMER = "bench_lib, in a worker process"
 def document(run: Run) -> str:
     """Return a run as the JSON that ``pytest-benchmark compare`` reads."""
     from pytest_benchmark import __version__  # noqa: PLC0415 - not always there
-    from pytest_benchmark.plugin import (  # noqa: PLC0415 - see above
-        pytest_benchmark_generate_machine_info,
-    )
+    from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info  # noqa: PLC0415 - see above
 
     make_machine_info: Any = pytest_benchmark_generate_machine_info
     environment = next(iter(run.environments.values()), None)

@@ -9,15 +9,7 @@ from pathlib import Path
 from bench_lib import backends, reasons
 from bench_lib.environment import fingerprint
 from bench_lib.findings import Told
-from bench_lib.model import (
-    Accepted,
-    Baseline,
-    Environment,
-    Record,
-    Status,
-    UserError,
-    Verdict,
-)
+from bench_lib.model import Accepted, Baseline, Environment, Record, Status, UserError, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.baselines import BaselineFile

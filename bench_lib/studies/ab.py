@@ -18,14 +18,7 @@ from bench_lib.engine.settings import Progress, Settings, Side
 from bench_lib.engine.sides import differences
 from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import (
-    Case,
-    Environment,
-    ProcessSummary,
-    Record,
-    Status,
-    Verdict,
-)
+from bench_lib.model import Case, Environment, ProcessSummary, Record, Status, Verdict
 from bench_lib.studies.asked import least_s
 from bench_lib.verdict import metrics
 from bench_lib.verdict.metrics import Metric

@@ -12,14 +12,7 @@ from bench_lib.model import Case, Param, Record, UserError
 from bench_lib.report.answer import Column, Table, columns
 from bench_lib.storage import acceptance
 from bench_lib.studies import laws
-from bench_lib.studies.figures import (
-    COLUMNS,
-    PROBLEM,
-    Figures,
-    columns_of,
-    doubts,
-    rate_in_words,
-)
+from bench_lib.studies.figures import COLUMNS, PROBLEM, Figures, columns_of, doubts, rate_in_words
 from bench_lib.studies.laws import Law, Share
 from bench_lib.verdict import stragglers
 from bench_lib.verdict.stragglers import Straggler

@@ -19,13 +19,7 @@ from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule
-from bench_lib.verdict.statistics.change import (
-    AGREEING,
-    LEAST_PAIRS,
-    Contrast,
-    compare,
-    paired,
-)
+from bench_lib.verdict.statistics.change import AGREEING, LEAST_PAIRS, Contrast, compare, paired
 
 _FINE = (Status.OK, Status.IMPROVED)
 _SLOWER = (Status.REGRESSED, Status.SUSPECT)

@@ -6,12 +6,7 @@ import sys
 from pathlib import Path
 
 from bench_lib.model import UserError
-from bench_lib.worker.zygote import (
-    import_torch,
-    importing_torch,
-    serve,
-    serve_ranks,
-)
+from bench_lib.worker.zygote import import_torch, importing_torch, serve, serve_ranks
 
 USAGE = "usage: python -m bench_lib.worker serve | ranks FOLDER | profile ORDER.json OUT | describe"
 

@@ -17,11 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from bench_lib.formulas.transformer import (
-    GENERATED,
-    SIZES,
-    Size,
-)
+from bench_lib.formulas.transformer import GENERATED, SIZES, Size
 from bench_lib.model import QUANTIZED, Numerics
 from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, Workload

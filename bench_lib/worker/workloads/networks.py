@@ -24,13 +24,7 @@ from bench_lib.worker.workloads.steps import (
     TrainingStep,
     loss_of,
 )
-from bench_lib.worker.workloads.weights import (
-    linear_layers,
-    quantize,
-    settle,
-    stored,
-    stored_bytes,
-)
+from bench_lib.worker.workloads.weights import linear_layers, quantize, settle, stored, stored_bytes
 
 SEED = 1337
 LEARNING_RATE = 1e-8

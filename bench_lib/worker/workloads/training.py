@@ -15,13 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench_lib.formulas.images import (
-    DATASETS,
-    INPUT_ALONE,
-    SEED,
-    DataSet,
-    own_side,
-)
+from bench_lib.formulas.images import DATASETS, INPUT_ALONE, SEED, DataSet, own_side
 from bench_lib.model import MOST_STEPS_TOLD, Numerics, Training
 from bench_lib.worker.device import layout_of, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
