@@ -1,7 +1,7 @@
-"""The one door for files: those that others may have put there are opened, and any is written.
+"""Safe reading and writing of files in folders that other users can write to.
 
-Whoever may write to a folder of runs, baselines or profiles can put anything there under any name:
-a link to a private file, a pipe that never ends, 300 GB of nothing.
+Anyone who can write to a folder of runs, baselines or profiles can put anything there under any
+name: a link to a private file, a pipe that never ends, 300 GB of zeros.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from typing import BinaryIO
 def open_regular(path: Path, limit: int) -> BinaryIO:
     """Open a regular file of at most ``limit`` bytes for reading; links are not followed.
 
-    Raises OSError, whose ``strerror`` says what is there instead.
+    Raises OSError, whose ``strerror`` says what the path holds instead.
     """
     file = os.fdopen(_regular(path, os.O_RDONLY), "rb")
-    if (there := os.fstat(file.fileno()).st_size) > limit:
+    if (size := os.fstat(file.fileno()).st_size) > limit:
         file.close()
-        size, most = (f"{number / 1e6:.0f} MB" for number in (there, limit))
-        raise _refusal(path, f"it holds {size}, and no more than {most} are read")
+        reason = f"it holds {size / 1e6:.0f} MB, and no more than {limit / 1e6:.0f} MB are read"
+        raise _refusal(path, reason)
     return file
 
 
 def content(path: Path, limit: int) -> bytes:
-    """Return the bytes of such a file; raises OSError as ``open_regular`` does."""
+    """Return the bytes of a regular file; raises OSError as ``open_regular`` does."""
     with open_regular(path, limit) as file:
         return file.read(limit)
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: on a full disk the old one stays.
+    """Write a file atomically: on a full disk the old file stays.
 
-    Raises OSError, also where something else than a regular file has its name.
+    Raises OSError, also if the path is anything but a regular file.
     """
-    with replacing(path) as part, part.open("xb") as file:  # which follows no link either
+    with replacing(path) as part, part.open("xb") as file:  # does not follow a link either
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -49,9 +49,9 @@ def replace(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Lend a name beside a file that nobody can guess; what is written there replaces the file.
+    """Yield an unguessable temporary path in the same folder; that file then replaces ``path``.
 
-    It ends as the file's if that is compressed.  Raises OSError as ``replace`` does.
+    A suffix ``.gz`` is kept.  Raises OSError as ``replace`` does.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise _refusal(path, "it is no regular file; name another")
@@ -66,18 +66,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Write to the end of a file, which is made where there is none; raises OSError likewise."""
+    """Append to a file, and create it if needed; raises OSError as ``replace`` does."""
     with os.fdopen(_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
         file.write(data)
 
 
 def scratch(within: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder for files of ours alone, in that for temporary files or else ``within``.
+    """Create a private temporary folder, by default in the system's folder for temporary files.
 
-    It goes when it is closed, or with this process: programs of ours take a signal that ends them
-    for an exception.  A worker is killed, so it takes a folder within its runner's.
+    It is removed when it is closed or the process exits, also by a signal, which our programs turn
+    into an exception.  A worker gets killed, so it needs a folder ``within`` its runner's.
     """
-    # A container's user, or another host, may leave files there that are not ours to remove.
+    # A container's user or another host may leave files there that we may not remove.
     return tempfile.TemporaryDirectory(prefix="bench-lib-", dir=within, ignore_cleanup_errors=True)
 
 

@@ -1,6 +1,6 @@
-"""What a verdict rests on, and what explains it: facts, which ``reasons`` puts into words.
+"""The facts that decide or explain a verdict; ``reasons`` puts them into words.
 
-Histories keep them with their ``kind``.
+History files store each with its ``kind``.
 """
 
 from __future__ import annotations
@@ -13,48 +13,47 @@ from bench_lib.model import Finding, Published, Status
 
 @dataclass(frozen=True)
 class Difference(Finding):
-    """Fresh processes were held against others, or the differences of pairs against nothing."""
+    """Fresh processes were compared with the baseline's, or pairs with no change."""
 
     candidate: int
     """Processes, or pairs."""
     baseline: int = 0
     """Processes; 0 for pairs."""
     agreeing: int = 0
-    """How many are beyond the tolerance by themselves, in the direction of the change."""
+    """How many exceed the tolerance on their own, in the direction of the change."""
     is_certain: bool | None = None
-    """Whether the change is beyond chance; None where one process cannot tell it from chance."""
+    """Whether the change exceeds chance; None if a single process cannot show that."""
     limit: str = ""
-    """What limits the comparison most: ``run``, ``device``, or ``process``."""
+    """The largest source of variation: ``run``, ``device``, or ``process``."""
     limit_sd: float = 0.0
-    """Standard deviation of that, as a fraction."""
+    """Standard deviation of that source, as a fraction."""
     detects: float | None = None
-    """The fraction below which nothing could be seen, where that is far above the tolerance."""
+    """Minimum detectable slowdown, as a fraction, if it is far above the tolerance."""
     family: float | None = None
-    """Ratio by which the case's family moved on this device, which is taken off; above 1 is worse.
-    """
+    """Change of the case's family on this device, as a ratio above 1 if worse; divided out."""
     set_aside: int = 0
-    """Disturbed processes that do not count."""
+    """How many disturbed processes were left out."""
     moved: tuple[int, int] | None = None
-    """How many cases of the suite moved in this direction, where most did; and the suite's size."""
+    """How many cases moved in this direction and how many there are, if most did."""
     kind: str = "difference"
 
 
 @dataclass(frozen=True)
 class InTurns(Finding):
-    """Both sides were measured in turns."""
+    """Both sides were measured interleaved."""
 
     reference: str
-    """The other side, in words."""
+    """The other side's description."""
     alone: bool = False
-    """Whether nothing but the reference judges."""
+    """Whether there is no baseline besides the reference."""
     ended: str = ""
-    """Why no further pairs are measured; empty where they could be."""
+    """Why no more pairs are measured; empty if more could be."""
     kind: str = "in turns"
 
 
 @dataclass(frozen=True)
 class NotInTurns(Finding):
-    """There is a reference, and no pair with it."""
+    """There is a reference, but no pair was measured with it."""
 
     why: str
     kind: str = "not in turns"
@@ -62,43 +61,43 @@ class NotInTurns(Finding):
 
 @dataclass(frozen=True)
 class SlowerThanBaseline(Finding):
-    """The pairs are equal, and the case is slower than its baseline: not the software under test.
+    """The pairs are equal but the case is slower than its baseline: not the software under test.
 
-    ``ratio`` is of the baseline's verdict.
+    ``ratio`` is that of the verdict against the baseline.
     """
 
     ratio: float
     pairs: int
     shared: list[str]
-    """Changes since the baseline that both sides share, in words."""
+    """Descriptions of the changes since the baseline that both sides have in common."""
     kind: str = "slower than baseline"
 
 
 @dataclass(frozen=True)
 class Overruled(Finding):
-    """Another verdict on the same metric tells more."""
+    """Another verdict on the same metric takes precedence."""
 
     by: str
-    """``reference``, or ``baseline`` for the other of two."""
+    """``reference``, or ``baseline`` for the other one of two baselines."""
     status: Status | None = None
-    """What the reference says."""
+    """The status against the reference."""
     kind: str = "overruled"
 
 
 @dataclass(frozen=True)
 class ClockChange(Finding):
-    """The device's clock beside the baseline's."""
+    """The device's clock compared with the baseline's."""
 
     here_mhz: float
     baseline_mhz: float
     change: float
-    """Fraction; 0 where it is within steps and chance."""
+    """Fraction; 0 if it is within the clock's steps and chance."""
     power_w: tuple[float, float] | None = None
     """Here and in the baseline."""
     cycles: float | None = None
-    """The ratio in time × clock, where the clock explains the change or leaves it in doubt."""
+    """The ratio of time × clock, if the clock explains the change or leaves it in doubt."""
     leaves_doubt: bool = False
-    """Whether the change in cycles is beyond the tolerance, and not beyond chance."""
+    """Whether the change in cycles exceeds the tolerance but not chance."""
     kind: str = "clock"
 
 
@@ -107,16 +106,16 @@ class HostBound(Finding):
     """The device waited for its host."""
 
     before: bool
-    """Whether it did in the baseline, too."""
+    """Whether it also did in the baseline."""
     allowed: float = 0.0
-    """Fraction that is tolerated on top for it."""
+    """Extra tolerance granted for it, as a fraction."""
     issuing_s: float | None = None
     issuing_before_s: float | None = None
-    """What the host takes to issue a step, and took in the baseline, where that is told."""
+    """Host time to issue a step, now and in the baseline; None if it explains nothing."""
     device_s: float | None = None
-    """What the device alone needs for a step."""
+    """Device time of a step without the host."""
     device_judges: bool = False
-    """Whether the device's own time is judged in place of this metric."""
+    """Whether the device's own time is judged instead of this metric."""
     kind: str = "host-bound"
 
 
@@ -132,48 +131,48 @@ class OtherChoices(Finding):
 
 @dataclass(frozen=True)
 class CountChange(Finding):
-    """A count that neither chance nor the clock moves is another than on the other side."""
+    """A count that neither chance nor the clock affects has changed."""
 
     metric: str
     before: float
-    """How many there were of one step."""
+    """Per step, on the other side."""
     here: float
-    """How many there are."""
+    """Per step, in this run."""
     kind: str = "count"
 
 
 @dataclass(frozen=True)
 class ResourceChange(Finding):
-    """A compiled kernel of the same source and configuration takes more of the device, or less."""
+    """A compiled kernel of the same source and configuration uses more of a resource, or less."""
 
     kernel: str
     resource: str
     """``registers``, ``spills``, or ``shared`` memory (LDS)."""
     before: int
     here: int
-    """Of registers and spills the number, of memory bytes."""
+    """A count of registers or spills, or bytes of memory."""
     kind: str = "resource"
 
 
 @dataclass(frozen=True)
 class Bounded(Finding):
-    """A value was held against a bound far beyond what processes differ by."""
+    """A value was compared with a bound far above the variation between processes."""
 
     metric: str
-    """The name of the metric, as several are told of as one."""
+    """The metric's name, since several may be reported as one."""
     allowed: float
     """In the metric's unit."""
     state: str = ""
-    """Of the caches."""
+    """State of the caches, such as ``cold``."""
     is_beyond: bool = False
-    """Whether the value is worse than that."""
+    """Whether the value is worse than allowed."""
     is_confirmed: bool = True
     kind: str = "bounded"
 
 
 @dataclass(frozen=True)
 class Differs(Finding):
-    """Something differs so that nothing can be compared, each in words."""
+    """Conditions differ in a way that rules out a comparison; each is described."""
 
     conditions: list[str]
     kind: str = "differs"
@@ -181,7 +180,7 @@ class Differs(Finding):
 
 @dataclass(frozen=True)
 class OtherState(Finding):
-    """The metric was measured in one state here and in another there."""
+    """The metric was measured in another state than in the baseline."""
 
     of: str
     """``caches``, ``clock`` or ``device time``."""
@@ -192,21 +191,21 @@ class OtherState(Finding):
 
 @dataclass(frozen=True)
 class Unaccepted(Finding):
-    """Nothing was accepted for the case."""
+    """No baseline was accepted for the case."""
 
     spread: float | None = None
-    """Of a process's iterations, where it is beyond the trust in the timing."""
+    """Coefficient of variation within a process, if it is too large to trust the timing."""
     is_finite: bool = True
-    """Whether the answer is."""
+    """Whether the answer has neither infinities nor NaN."""
     published: Published | None = None
     rate: float | None = None
-    """The case's own, in the unit of the published one."""
+    """The case's rate, in the unit of the published one."""
     kind: str = "unaccepted"
 
 
 @dataclass(frozen=True)
 class Told(Finding):
-    """Words of others: of a metric, of a look into kernels."""
+    """A sentence that a metric or a kernel comparison wrote."""
 
     words: str
     kind: str = "told"
@@ -214,14 +213,14 @@ class Told(Finding):
 
 @dataclass(frozen=True)
 class LaterFinding(Finding):
-    """A kind that only a later version knows."""
+    """A kind that a later version added."""
 
     kind: str
 
 
 KINDS: Mapping[str, type[Finding]] = {
-    each.kind: each
-    for each in (
+    finding.kind: finding
+    for finding in (
         Difference,
         InTurns,
         NotInTurns,
@@ -239,4 +238,4 @@ KINDS: Mapping[str, type[Finding]] = {
         Told,
     )
 }
-"""Each kind of finding by its name in files."""
+"""The kinds of findings by their names in files."""

@@ -1,4 +1,4 @@
-"""The words of the project as types: what is measured, on which hardware, and the verdict.
+"""The project's data types: what is measured, on which hardware, and the verdict.
 
 Standard library only: the worker runs under any interpreter that has torch, and the
 pytest process must not need torch to read these.  Every quantity carries its unit in
@@ -18,22 +18,22 @@ from typing import Any, NamedTuple, TypeVar
 
 
 class UserError(RuntimeError):
-    """Something that the person in front of it can mend; says what, with which value, and how."""
+    """An error that the user can fix; says what is wrong, with which value, and the remedy."""
 
 
 def unknown(kind: str, value: object, known: Sequence[str]) -> str:
-    """Say that a value is not known, with the nearest ones that are, or else with all of them."""
+    """Return the message for an unknown value, with the nearest known values, or else all."""
     near = difflib.get_close_matches(str(value), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(known)}"
     return f"unknown {kind} {value!r}; {hint}"
 
 
 class MachineWarning(RuntimeWarning):
-    """Something of this machine cannot be read or watched; it is never more than a warning."""
+    """Something on this machine cannot be read or monitored; never more than a warning."""
 
 
 SCHEMA = 1
-"""Version of everything written to disk; docs/architecture.md lists what each one changed."""
+"""Version of all files; docs/architecture.md lists what each version changed."""
 
 PRECISIONS = (
     "fp32",
@@ -48,12 +48,12 @@ PRECISIONS = (
     "fp8",
     "fp8-rows",
 )
-"""``int8`` and ``fp8`` compute linear layers so: ``fp8`` has a scale for each tensor, ``fp8-rows``
+"""``int8`` and ``fp8`` apply to linear layers: ``fp8`` has a scale for each tensor, ``fp8-rows``
 one for each row.
-``tf32-conv`` is what torch calls FP32 on NVIDIA unless told otherwise: TF32 in convolutions.
-``fp16-bn32`` keeps batch norms in FP32, as scripts that halve a network by hand do."""
+``tf32-conv`` is torch's default FP32 on NVIDIA: TF32 in convolutions.
+``fp16-bn32`` keeps batch norms in FP32, as scripts that convert a network by hand do."""
 QUANTIZED = ("int8", "fp8", "fp8-rows")
-"""Precisions for inference, in which linear layers compute with one byte and the rest is bf16."""
+"""Precisions for inference: linear layers compute with one-byte values, all else in bf16."""
 COMPILE_MODES = (
     "eager",
     "graph",
@@ -65,7 +65,7 @@ COMPILE_MODES = (
 """``graph`` is the eager step in a CUDA or HIP graph."""
 TASKS = ("infer", "train")
 GENERATION = ("prefill", "decode")
-"""Tasks of language models: all tokens of the prompts at once, and one more of each sequence."""
+"""Tasks of language models: process whole prompts, or generate one more token a sequence."""
 MEMORY_FORMATS = ("nchw", "nhwc")
 TIERS = ("smoke", "gate", "nightly")
 
@@ -74,25 +74,25 @@ Param = str | int | float | bool
 
 @dataclass(frozen=True)
 class Sampling:
-    """How long one context looks at one case."""
+    """How long one process measures one case."""
 
     warmup_s: float = 0.5
-    """Least warm-up; GPU clocks need 0.4 s or more to ramp (ROCm/composable_kernel#1241)."""
+    """Minimum warm-up; GPU clocks need 0.4 s or more to ramp (ROCm/composable_kernel#1241)."""
     warmup_early_s: float | None = None
-    """Least warm-up of a case whose blocks of steps all agree within 0.5% for so long; None: as
-    of any other."""
+    """Shorter minimum warm-up if all blocks of steps agree within 0.5% for that long; None for
+    no exception."""
     warmup_max_s: float = 5.0
-    """Past this the case is measured as it is, with a warning that it was not steady."""
+    """After this, the case is measured anyway, with a warning that it was not steady."""
     warmup_steps: int = 0
-    """Fewest untimed steps before measuring, however long they take."""
+    """Minimum number of untimed steps before measuring, however long they take."""
     iterations: int = 20
-    """Fewest measured iterations."""
+    """Minimum number of measured iterations."""
     max_iterations: int = 200
-    """Most measured iterations."""
+    """Maximum number of measured iterations."""
     measure_s: float = 0.25
-    """Iterations are added until this much time is expected to be filled."""
+    """Iterations are added until they are expected to fill this time."""
     checks: bool = True
-    """Whether the answer is held against FP32 eager's afterwards, and the FLOPs are counted."""
+    """Whether to compare the answer with FP32 eager's afterwards, and to count FLOPs."""
 
 
 @dataclass(frozen=True)
@@ -102,48 +102,48 @@ class Bursts:
     burst_s: float
     rest_s: float
     always: bool = False
-    """Measure so whether or not the device is power-bound, as the baseline was."""
+    """Whether to measure in bursts even if the case is not power-bound, as the baseline was."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The result of watching a device after rests."""
+    """How a device behaves after rests."""
 
     bursts: Bursts | None
     """None if it never slows down, or slows down at once."""
     spread: float
-    """How much two looks at its full clock differed at most, as a fraction."""
+    """Largest difference between two readings of its full clock, as a fraction."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """From where on a difference matters; each is a fraction unless named otherwise."""
+    """How large a difference has to be to matter; fractions unless named otherwise."""
 
     tolerance: float = 0.01
-    """Median latency: slower by more than this is worth somebody's morning."""
+    """Median latency: a slowdown above this is worth an engineer's time."""
     throughput: float = 0.05
-    """Wall-clock throughput, which single stalls reach; the median does not see those."""
+    """Wall-clock throughput, which single stalls affect; they do not affect the median."""
     memory: float = 0.01
     """Peak memory, on top of an allowance of 4 MiB for allocator rounding."""
     compile_time: float = 0.5
     """Compile time, on top of an allowance of 5 s."""
     spread: float = 0.10
-    """Coefficient of variation inside a process; 0.10 is the most any case is allowed."""
+    """Coefficient of variation within a process; 0.10 is the maximum for any case."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """The tolerance of any other metric, by its name; a metric that is named here is judged."""
+    """Tolerances of other metrics by name; a metric named here is judged."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a case is started: one process, or several ranks that a launcher starts."""
+    """How a case is started: as one process, or as several ranks by a launcher."""
 
     ranks: int = 1
     cold: bool = False
-    """In a context of its own, and with empty caches of compilers and of MIOpen."""
+    """Whether it gets a process of its own, with empty compiler and MIOpen caches."""
     strong: bool = False
-    """Whether ``batch_size`` is of all ranks together, and divided among them: strong scaling."""
+    """Strong scaling: whether ``batch_size`` is the global one, divided among the ranks."""
     threads: int = 0
-    """CPU threads of each rank; 0 leaves that to torch."""
+    """CPU threads of each rank; 0 for torch's default."""
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,18 @@ class Case:
     id: str
     """Stable, readable, safe as a file name: ``resnet50-b64-fp16-max-autotune-infer``."""
     workload: str
-    """A name the worker knows (``network``) or ``package.module:factory``."""
+    """A built-in name such as ``network``, or ``package.module:factory``."""
     params: dict[str, Param] = field(default_factory=dict)
     tier: str = "smoke"
     launch: Launch = field(default_factory=Launch)
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     time_limit_s: float = 300.0
-    """From the order to the answer; past it the context is ended and the case is ERROR."""
+    """From request to answer; after it, the process is ended and the case is ERROR."""
 
 
 def problem_of(case: object) -> str | None:
-    """Say why something cannot be measured and stored as a case; None if it can."""
+    """Return why an object cannot be measured and stored as a case; None if it can."""
     if not isinstance(case, Case):
         return f"{case!r} is no Case; make one with bench_lib.Case(id, workload, params)"
     if not (is_case_id(case.id) and _is_plain(case.id)):
@@ -197,7 +197,7 @@ def problem_of(case: object) -> str | None:
 
 
 def _broken_rule(value: object, usual: object) -> str | None:
-    """Return what a field has to be whose default is ``usual``; None if its value is that."""
+    """Return what a field with the default ``usual`` has to be; None if the value is valid."""
     if isinstance(usual, bool):
         return None if isinstance(value, bool) else "True or False"
     if isinstance(usual, dict):
@@ -224,12 +224,12 @@ def _is_text(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether files and processes can be given a value: not so numpy's, which is a float too."""
+    """Whether a value is of a plain type; numpy's floats, for example, are not."""
     return type(value) in (str, bool, int, float) or isinstance(value, enum.Enum)
 
 
 def too_tolerant(limits: Limits) -> str | None:
-    """Say that a tolerance stands for 100% or more; None if it does not."""
+    """Return the complaint about a tolerance of 100% or more; None if it is below that."""
     if limits.tolerance < 1:
         return None
     return f"tolerance is {limits.tolerance:g}, which is {limits.tolerance:.0%}; write 1% as 0.01"
@@ -245,7 +245,7 @@ def is_case_id(value: object) -> bool:
 
 
 def is_param(value: object) -> bool:
-    """Whether a worker can receive the value and a file can hold it."""
+    """Whether a value can be sent to a worker and stored in a file."""
     if not _is_plain(value):
         return False
     if isinstance(value, int) and not isinstance(value, bool):
@@ -255,13 +255,13 @@ def is_param(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Hardware:
-    """One device as the machine itself describes it, without torch."""
+    """A device as the operating system and drivers describe it, without torch."""
 
     vendor: str
-    """Name of its backend: ``amd``, ``nvidia``, ``cpu`` or an installed package's."""
+    """Its backend's name: ``amd``, ``nvidia``, ``cpu`` or that of an installed package."""
     name: str
     key: str
-    """Name of the baseline file, from ids that a marketing name cannot spoil."""
+    """Name of the baseline file, made of ids rather than the marketing name."""
     index: int = 0
     """Position among the visible devices of this vendor."""
     arch: str | None = None
@@ -280,13 +280,13 @@ class Hardware:
     ptl: str | None = None
     """AMD's limiter of peak TOPS: ``off``, or ``on`` and its number formats; None if unknown."""
     peak_tflops: dict[str, float] = field(default_factory=dict)
-    """Dense peak per precision; a precision that is not known is not there."""
+    """Dense peak by precision; unknown ones are missing."""
     peak_gb_per_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device as a fresh context reports it."""
+    """A device as a new process sees it through torch."""
 
     type: str
     """Torch's name for it: ``cuda`` (HIP too), ``cpu``."""
@@ -300,7 +300,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Environment:
-    """Everything besides the hardware that may change speed."""
+    """Everything besides the hardware that may affect speed."""
 
     python: str
     host: str
@@ -327,25 +327,25 @@ class Environment:
     huge_pages: str | None = None
     """When the kernel makes transparent huge pages: ``always``, ``madvise`` or ``never``."""
     kernel_options: dict[str, str] | None = None
-    """Options of the kernel's command line that may change speed; None if unknown."""
+    """Options of the kernel's command line that may affect speed; None if unknown."""
     libraries: dict[str, str] = field(default_factory=dict)
-    """Versions of ROCm's libraries as installed beside it; a torch wheel brings its own."""
+    """Versions of ROCm's installed libraries; a torch wheel brings its own."""
     variables: dict[str, str] = field(default_factory=dict)
     caches: dict[str, str] = field(default_factory=dict)
-    """``cold`` or ``warm, 41 entries``, and a hash of what chooses kernels; before the run."""
+    """State before the run: ``cold`` or ``warm, 41 entries``, and a hash of kernel choices."""
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """The case's answer beside FP32 eager's on the same weights and input."""
+    """The case's answer compared with FP32 eager's on the same weights and input."""
 
     finite: bool
     max_abs_diff: float | None = None
-    """Inference: worst absolute difference of any output element, in its own unit."""
+    """Inference: largest absolute difference of any output element, in its own unit."""
     cosine: float | None = None
     """Inference: cosine of the flattened outputs."""
     reference_batch: int | None = None
-    """Images the reference could hold; less than the case's batch where memory was short."""
+    """Batch size of the reference; smaller than the case's if memory was short."""
     loss: float | None = None
     """Training: loss of the first step."""
     reference_loss: float | None = None
@@ -358,7 +358,7 @@ class Numerics:
 
 @dataclass(frozen=True)
 class RankSample:
-    """The times of one rank of several; the measurement itself holds the slowest step of each."""
+    """One rank's times; the measurement itself holds the slowest rank's time of each step."""
 
     rank: int
     local_rank: int
@@ -367,25 +367,24 @@ class RankSample:
     peak_memory_bytes: int | None
     pid: int | None = None
     own_s: list[float] = field(default_factory=list)
-    """Time of each timed pass through the parts of a step but for those that wait for others."""
+    """Time of each pass through a step's parts, without those that wait for other ranks."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """Results of a training while it was measured; figures of several ranks are their means."""
+    """Results of a measured training; with several ranks, their means."""
 
     data: str
     """The training data: ``generated``, or the data set's files."""
     samples: int
-    """In an epoch, of all ranks together."""
+    """Per epoch, over all ranks."""
     steps_per_epoch: int
     losses: list[float]
-    """By step; by epoch where there are more than ``MOST_STEPS_TOLD``."""
+    """By step; by epoch if there are more steps than ``MOST_STEPS_TOLD``."""
     accuracies: list[float]
-    """Share of the training samples, 0 to 1, that were right when they were learnt from; as
-    ``losses``."""
+    """Training accuracy, 0 to 1, by step or epoch like ``losses``."""
     test_accuracy: float | None = None
-    """Afterwards, of samples that it did not learn from."""
+    """Accuracy on held-out samples after the training."""
     test_samples: int | None = None
 
 
@@ -399,39 +398,39 @@ class Choice:
     """The configuration of one compiled kernel."""
 
     source: str
-    """Hash of the kernel's sizes and its source without its name, as torch's own lookup has it."""
+    """Hash of the kernel's sizes and its source without its name, as in torch's own lookup."""
     config: dict[str, int | str]
     """Tile sizes, warps and stages, by name."""
     template: bool = False
-    """Whether the tiles stand in the source, as in a GEMM's: no lookup chooses these."""
+    """Whether the source fixes the tiles, as for a GEMM; no lookup chooses these."""
     resources: dict[str, int] = field(default_factory=dict, compare=False)
-    """What the compiler made of it: ``registers`` and ``spills`` of a thread, ``shared`` bytes of
-    a block (LDS); what it does not tell is left out."""
+    """What the compiled kernel uses, if known: ``registers`` and ``spills`` per thread, ``shared``
+    bytes per block (LDS)."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A compiler's autotuner's choices for a case; with other caches it may choose otherwise."""
+    """The autotuning choices for a case; they may differ with other caches."""
 
     kernels: dict[str, Choice]
-    """By the kernel's name, sorted."""
+    """By kernel name, sorted."""
     unknown: str = ""
     """Why the choices are unknown; then there are no kernels."""
 
     @property
     def by_source(self) -> dict[str, Choice]:
-        """The choices by their kernel's source; a kernel may have another name in another graph."""
+        """The choices by source; a kernel's name depends on its graph."""
         return {choice.source: choice for choice in self.kernels.values()}
 
     def chooses_as(self, other: Draw) -> bool:
-        """Whether both have the same kernels, each with the same choice."""
+        """Whether both have the same kernels with the same choices."""
         return self is other or self.by_source == other.by_source
 
     @property
     def table(self) -> dict[str, dict[str, int | str]]:
-        """The configurations that make a compiler choose the same, by source.
+        """The configurations that reproduce these choices, by source.
 
-        torch's lookup knows blocks, warps and stages; it would drop the rest of a configuration.
+        torch's lookup supports blocks, warps and stages; it would drop other settings.
         """
         return {
             choice.source: choice.config
@@ -442,17 +441,16 @@ class Draw:
 
 
 NOTHING_CHOSEN = ("the compiler is not Inductor", "no kernel is Triton's")
-"""Why a draw has no kernels if nothing was there to choose."""
+"""Values of ``Draw.unknown`` if there was nothing to choose."""
 
 
 NUMERICS, COUNTS = "numerics", "counts"
-"""Results that need not be computed again for a case: its answer beside FP32's, and its
-``StepCounts``."""
+"""Results that are computed once for a case: its ``Numerics`` and ``StepCounts``."""
 
 
 @dataclass(frozen=True)
 class StepCounts:
-    """Figures of a case's step that follow from arithmetic alone; fields as in ``Measurement``."""
+    """Figures that depend on a step's arithmetic alone; fields as in ``Measurement``."""
 
     flops_per_step: float | None = None
     traffic_bytes_per_step: float | None = None
@@ -461,17 +459,17 @@ class StepCounts:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The results of one device context for one case."""
+    """The results of one process for one case."""
 
     case_id: str
     context_id: str
     device_uuid: str | None
     iteration_s: list[float]
-    """Device time of every measured step, in order; for a power-bound case, those of its bursts."""
+    """Device time of each measured step, in order; for a power-bound case, of the bursts' steps."""
     window_s: tuple[float, float]
-    """Begin and end of the sustained stretch on the machine's monotonic clock."""
+    """Begin and end of the sustained measurement on the machine's monotonic clock."""
     wall_s: float
-    """The same stretch from outside, synchronised at both ends; for bursts, their steps' sum."""
+    """Its wall-clock time, synchronized at both ends; for bursts, the sum of their steps."""
     warmup_s: float
     warmup_iterations: int
     steady: bool
@@ -483,87 +481,86 @@ class Measurement:
     item: str
     """The unit of the items: ``img``, ``token``, ``step``."""
     device_s: float | None = None
-    """Median device time of a step without the host in its way; for host-bound cases only."""
+    """Median device time of a step without host delays; for host-bound cases only."""
     device_source: str | None = None
-    """The source of ``device_s``: a replayed ``graph``, or a profiled pass's sum of ``kernels``."""
+    """How ``device_s`` was measured: a replayed ``graph``, or the sum of profiled ``kernels``."""
     sustained_s: float | None = None
     """Median device time of a step under the power cap; for power-bound cases only."""
     burst_window_s: tuple[float, float] | None = None
     """Begin and end of the bursts, as ``window_s``; for power-bound cases only."""
     compile_s: float | None = None
-    """First call of the compiled step less a steady step; None for eager."""
+    """First call of the compiled step minus a steady step; None for eager."""
     compile_cache: str | None = None
-    """``cold``, ``warm`` or ``mixed`` as the compiler's own cache counters tell; else None."""
+    """``cold``, ``warm`` or ``mixed`` by the compiler's cache counters; None if unknown."""
     draw: Draw | None = None
     """The compiler's choices; None for eager."""
     peak_memory_bytes: int | None = None
-    """Most memory the allocator held during the measured stretch, less what it held before."""
+    """Peak of the allocator while measuring, minus what it held before."""
     parameters: int | None = None
     flops_per_step: float | None = None
-    """Two per multiply-accumulate; as torch.utils.flop_counter counts an eager twin."""
+    """Two per multiply-accumulate, counted by torch.utils.flop_counter on an eager copy."""
     least_bytes_per_step: int | None = None
-    """Traffic no implementation can avoid: each weight and input read, each output written."""
+    """Unavoidable traffic: each weight and input read once, each output written once."""
     traffic_bytes_per_step: float | None = None
-    """Bytes that the eager twin's operations read and write in all; fused operations skip some of
-    them."""
+    """Bytes that the eager copy's operations read and write; fusion avoids some of them."""
     reduced_flops_share: float | None = None
-    """Share of the FLOPs, 0 to 1, in the arithmetic that names a mixed precision: TF32 of
-    ``tf32-conv``, INT8 of ``int8``, FP8 of ``fp8`` and ``fp8-rows``; None for all others."""
+    """Share of the FLOPs, 0 to 1, in a mixed precision's reduced arithmetic: TF32 for
+    ``tf32-conv``, INT8 for ``int8``, FP8 for ``fp8`` and ``fp8-rows``; otherwise None."""
     numerics: Numerics | None = None
     per_rank: list[RankSample] = field(default_factory=list)
     portions_s: dict[str, float] = field(default_factory=dict)
-    """Median time of each part of a step when each is waited for, in their order: ``load``,
+    """Median time of each part of a step, synchronized after each, in order: ``load``,
     ``forward``, ``backward``, ``optimizer``."""
     own_s: list[float] = field(default_factory=list)
-    """With several ranks, this rank's own times as in ``RankSample``; empty if every part may
-    wait."""
+    """With several ranks, this rank's times as in ``RankSample``; empty if every part may wait
+    for other ranks."""
     training: Training | None = None
     peak_host_bytes: int | None = None
-    """Most memory that the process and those that it started held, since the case began; pages
-    that they share count for each."""
+    """Peak memory of the process and its children since the case began; shared pages count for
+    each process."""
     cpu_s: float | None = None
-    """CPU time that they all used during the measured stretch."""
+    """CPU time of the same processes while measuring."""
     waited_s: float | None = None
-    """How long a thread of the process, the one that waited longest, was ready to run in that
-    stretch and had no CPU; with several ranks, the longest of any."""
+    """How long a thread was ready to run but had no CPU while measuring: the maximum over the
+    process's threads, and over all ranks."""
     exact: dict[str, int] = field(default_factory=dict)
-    """Counts of a step that neither chance nor the clock moves, as far as known: ``kernels`` (with
+    """Counts of a step that neither chance nor the clock affects, if known: ``kernels`` (including
     copies and fills) of a recorded step, ``graph_breaks`` and ``recompilations``."""
     documents: list[str] = field(default_factory=list)
-    """What a program reported of each step; the engine reads its times there, and keeps none."""
+    """A program's reports, one a step; the engine reads times from them and discards them."""
     phases_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of the worker by phase; empty if the attempt has them."""
+    """The worker's seconds by phase; empty once the attempt has them."""
     warnings: list[str] = field(default_factory=list)
     arithmetic: dict[str, float] = field(default_factory=dict)
-    """Errors against FP64, as fractions, of a product (``gemm``) and a convolution (``conv``) in
-    the case's precision; only the first case of a precision in a run has them."""
+    """Relative errors against FP64 of a product (``gemm``) and a convolution (``conv``) in the
+    case's precision; only on a run's first case of each precision."""
 
     @property
     def counts(self) -> StepCounts:
-        """The step's figures that follow from arithmetic alone."""
+        """The figures that depend on the step's arithmetic alone."""
         traffic, share = self.traffic_bytes_per_step, self.reduced_flops_share
         return StepCounts(self.flops_per_step, traffic, share)
 
     @property
     def state(self) -> str | None:
-        """Under what the iterations were measured: ``bursts``, or None for sustained work."""
+        """How the iterations were measured: in ``bursts``, or None for sustained work."""
         return None if self.sustained_s is None else IN_BURSTS
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel in a step, or a copy or fill of memory: how often it runs, and how long."""
+    """A kernel, copy or fill in a step: how often it runs, and for how long."""
 
     name: str
     calls: float
     total_s: float
     resources: dict[str, int] = field(default_factory=dict)
-    """What it takes of the device, if the profiler tells: ``registers`` of a thread, and bytes of
-    ``scratch`` of a thread and of ``shared`` memory (LDS) of a block."""
+    """What it uses, if the profiler reports it: ``registers`` and bytes of ``scratch`` per thread,
+    and bytes of ``shared`` memory (LDS) per block."""
 
 
 class KernelCall(NamedTuple):
-    """One kernel, copy or fill on the device; seconds since the first of its process began."""
+    """One kernel, copy or fill on the device; times are since the process's first call began."""
 
     name: str
     begin_s: float
@@ -579,11 +576,11 @@ class KernelTable:
     source: str
     """The profiler: ``torch.profiler``, ``rocprofv3``."""
     steps: int
-    """From how many the means are."""
+    """How many steps were averaged."""
     kernels: list[Kernel]
-    """The longest first; the short ones at the end are one line."""
+    """Longest first; the last entry combines the short ones."""
     busy_s: float | None = None
-    """How long at least one kernel ran; less than their sum where some ran side by side."""
+    """How long at least one kernel ran; less than the sum if kernels ran concurrently."""
 
 
 @dataclass(frozen=True)
@@ -599,35 +596,35 @@ class Fault:
 
     @property
     def in_words(self) -> str:
-        """Kind, phase and message; that may have several lines."""
+        """Kind, phase and message, which may have several lines."""
         return f"{self.kind} in {self.phase}: {self.message}"
 
 
 @dataclass(frozen=True)
 class Telemetry:
-    """Readings of the device during the measured stretch, by a process beside the worker."""
+    """Readings of the device while measuring, taken by another process than the worker."""
 
     source: str
     samples: int
     utilization: float | None = None
     """Mean, 0 to 1."""
     clock_mhz: float | None = None
-    """Median compute clock; with several dies, that of the slowest."""
+    """Median compute clock; with several dies, the slowest one's."""
     clock_max_mhz: float | None = None
     power_w: float | None = None
     """Mean."""
     temperature_c: float | None = None
     """Highest."""
     steal: float | None = None
-    """Share of the CPUs' time that a hypervisor gave to others, 0 to 1; the worst look left out."""
+    """Share of CPU time, 0 to 1, that a hypervisor gave to others, without the worst reading."""
     throttle: list[str] = field(default_factory=list)
-    """Why the device was held back, at any time."""
+    """Reasons why the device was throttled at any time."""
     throttled: dict[str, float] = field(default_factory=dict)
-    """Share of the stretch, 0 to 1, by reason; unknown reasons are left out."""
+    """Share of the measured time, 0 to 1, by reason; unknown reasons are left out."""
     foreign_processes: list[int] = field(default_factory=list)
-    """Processes that had the device open and are not ours."""
+    """Processes of others that had the device open."""
     idle_processes: list[int] = field(default_factory=list)
-    """Those of them that surely ran nothing on it meanwhile."""
+    """Those of them that certainly ran nothing on it meanwhile."""
     foreign_names: dict[str, str] = field(default_factory=dict)
     """Their descriptions by pid, if known: ``python3, 512 MiB``."""
 
@@ -638,26 +635,26 @@ class Attempt:
 
     case_id: str
     process: int
-    """Number of the run's fresh context, from 0."""
+    """Number of the process within the run, from 0."""
     time: str
     """UTC, ISO 8601."""
     hardware_key: str
     device_uuid: str | None
     environment: str
-    """Reference into the run's environments."""
+    """Key in the run's environments."""
     measurement: Measurement | None = None
     fault: Fault | None = None
     skipped: str | None = None
     telemetry: Telemetry | None = None
-    """With several ranks, that of the first one's device."""
+    """With several ranks, that of the first rank's device."""
     accepted: bool = False
     discarded: str | None = None
     invalid: bool = False
-    """Whether it was discarded for what the hardware did: it tells nothing of the software."""
+    """Whether it was discarded because of the hardware, so it says nothing about the software."""
     confirms: bool = False
-    """Whether the case was measured again because it had looked different."""
+    """Whether this is a re-run that checks whether a change is real."""
     replays: bool = False
-    """Whether 0.2.0 measured it besides, with the baseline's autotuning choices, unaccepted."""
+    """Whether 0.2.0 measured it additionally with the baseline's autotuning choices."""
     took_s: float = 0.0
     telemetry_of_ranks: dict[str, Telemetry] = field(default_factory=dict)
     """Telemetry of the other ranks' devices, by rank and device: ``rank 3 on GPU 3 at
@@ -668,7 +665,7 @@ class Attempt:
 
 
 class Status(str, enum.Enum):
-    """How a case stands, the worst first; docs/baselines.md has what each does to the status."""
+    """A case's result, worst first; docs/baselines.md gives the exit status of each."""
 
     ERROR = "ERROR"
     REGRESSED = "REGRESSED"
@@ -684,7 +681,7 @@ class Status(str, enum.Enum):
 
 
 class Finding:
-    """What a verdict rests on, or what explains it; ``findings`` has the kinds."""
+    """A fact that decides or explains a verdict; ``findings`` has the kinds."""
 
     kind: str
 
@@ -699,7 +696,7 @@ class Verdict:
     status: Status
     metric: str
     reason: str = ""
-    """In words; of what was judged, ``reasons`` makes them of the findings."""
+    """A sentence; for judged metrics, ``reasons`` writes it from the findings."""
     value: float | None = None
     """The candidate's, in ``unit``."""
     baseline: float | None = None
@@ -711,42 +708,42 @@ class Verdict:
     """95% interval of the ratio."""
     tolerance: float | None = None
     detectable_effect: float | None = None
-    """Smallest slow-down this comparison would have called nine times in ten, as a fraction."""
+    """Minimum detectable slowdown: found nine times in ten, as a fraction."""
     against: str = "pinned"
-    """The baseline: ``pinned`` (accepted by somebody), ``rolling`` (the nights fine by that),
-    ``reference`` (the accepted environment, measured in turns tonight), ``a`` (the other side of
-    ``ab``) or ``published`` (a figure shown beside a case)."""
+    """The baseline: ``pinned`` (accepted by a person), ``rolling`` (the nights that passed against
+    that), ``reference`` (the accepted environment, measured interleaved in this run), ``a`` (the
+    other side of ``ab``) or ``published`` (a figure shown for information)."""
     findings: list[Finding] = field(default_factory=list)
 
     def found(self, kind: type[_Found]) -> _Found | None:
         """Return the first finding of a kind, if there is one."""
-        return next((each for each in self.findings if isinstance(each, kind)), None)
+        return next((finding for finding in self.findings if isinstance(finding, kind)), None)
 
-    def finding(self, *found: Finding) -> Verdict:
+    def finding(self, *findings: Finding) -> Verdict:
         """Return the verdict with further findings."""
-        return replace(self, findings=[*self.findings, *found])
+        return replace(self, findings=[*self.findings, *findings])
 
 
 @dataclass(frozen=True)
 class SlowDown:
-    """A slow-down that several nights show together; each is reported once as new."""
+    """A slowdown that only several nights together show; each is reported as new once."""
 
     since: str
     """When the first slower night began: UTC, ISO 8601."""
     run: str
     """Id of the first slower night's run."""
     cases: list[str]
-    """Their ids, those that slowed down most first."""
+    """Ids, largest slowdown first."""
     ratio: float
-    """New level over old one, in the mean of the cases."""
+    """New level over old level, averaged over the cases."""
     interval: tuple[float, float]
     """95% confidence interval of the ratio."""
     nights: int
-    """How many nights of the new level showed it."""
+    """How many nights at the new level it took to detect it."""
     told_by: str
-    """The run that told it first."""
+    """The first run that reported it."""
     changes: list[str] = field(default_factory=list)
-    """Changes in the environment with the first slower night, in words."""
+    """Descriptions of the environment's changes at the first slower night."""
 
 
 class Origin(NamedTuple):
@@ -758,16 +755,16 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessSummary:
-    """One process of a case: enough to judge by, small enough to review."""
+    """One process of a case, summarized for judging and for review in a baseline file."""
 
     values: dict[str, float]
-    """Every known value by its metric's name, in the metric's unit."""
+    """Values by the metric's name, in the metric's unit."""
     n: int
     """Measured iterations."""
     environment: str
     time: str
     states: dict[str, str] = field(default_factory=dict)
-    """By metric, under what its value was measured, such as ``cold`` caches or a replayed
+    """By metric, the state in which it was measured, such as ``cold`` caches or a replayed
     ``graph``; values of different states are not compared."""
     device_uuid: str | None = None
     host_bound: bool = False
@@ -776,19 +773,19 @@ class ProcessSummary:
     """The source of the clock and the power; different sources may mean different clocks."""
     power_w: float | None = None
     worker: str = ""
-    """Names the device context; cases that share one share its luck.  Begins with the run's id and
-    a slash, if the run is known."""
+    """Id of the process; results of cases in the same process are not independent.  Begins with
+    the run's id and a slash, if the run is known."""
     draw: Draw | None = None
     """As in ``Measurement``."""
 
     @property
     def run(self) -> str:
-        """The id of the run that it is of; empty if unknown."""
+        """The run's id; empty if unknown."""
         return self.worker.rpartition("/")[0]
 
     @cached_property
     def origin(self) -> Origin:
-        """Where it ran; the device without the prefix that NVML writes and torch does not."""
+        """Where it ran; without NVML's prefix of the device's UUID, which torch does not use."""
         return Origin(self.run, (self.device_uuid or "").removeprefix("GPU-"))
 
     @property
@@ -798,25 +795,25 @@ class ProcessSummary:
 
     @property
     def in_bursts(self) -> bool:
-        """Whether the latency is of bursts, below the power cap."""
+        """Whether the latency was measured in bursts, below the power cap."""
         return self.states.get("latency") == IN_BURSTS
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """Who says that these values are the ones to hold against, and why."""
+    """Who accepted these values as a baseline, and why."""
 
     run_id: str
     reason: str
     date: str
     by: str | None = None
     in_spite_of: str | None = None
-    """Objections against it, if it was accepted in spite of them."""
+    """Objections that ``--force`` overruled."""
 
 
 @dataclass(frozen=True)
 class Quarantine:
-    """A known failure of a case, reported without failing up to and including a day."""
+    """A known failure that is reported without failing the run, up to and including a day."""
 
     reason: str
     until: str
@@ -827,18 +824,18 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class Published:
-    """A published figure for a case on this hardware; shown beside it, never judged by."""
+    """A published figure for a case on this hardware, for information only."""
 
     rate: float
-    """Items a second of all ranks together; the middle where a range was published."""
+    """Items a second over all ranks; the middle of a published range."""
     source: str
     caveat: str
-    """Why it may not be what a run here should reach."""
+    """Why a run on this machine may not reach it."""
     item: str = "img"
     low: float | None = None
-    """The least of a range, in the unit of ``rate``."""
+    """Lower end of a published range, in the unit of ``rate``."""
     high: float | None = None
-    """The most of it, in the same unit."""
+    """Upper end, in the same unit."""
 
 
 @dataclass(frozen=True)
@@ -851,22 +848,20 @@ class Baseline:
     limits: Limits = field(default_factory=Limits)
     provenance: str = "measured"
     conditions: dict[str, Any] = field(default_factory=dict)
-    """Conditions that have to be equal for a comparison to mean anything: power cap, partition,
-    ranks."""
+    """Conditions that have to be equal for a valid comparison: power cap, partition, ranks."""
     published: Published | None = None
-    """The figure, where the provenance is ``published``; then there are no processes."""
+    """The figure, if the provenance is ``published``; then there are no processes."""
     kernels: KernelTable | None = None
     """The device's kernels in a step, if it was profiled."""
     began: dict[str, float] = field(default_factory=dict)
-    """By metric, in its unit, the value from which slow-downs that were accepted one after the
-    other add up."""
+    """By metric, in its unit, the value from which consecutively accepted slowdowns add up."""
     earlier: list[Accepted] = field(default_factory=list)
     """The last acceptances before this one, oldest first."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """All that one run knows of one case."""
+    """Everything that a run recorded about a case."""
 
     case: Case
     nodeid: str | None = None
@@ -874,14 +869,14 @@ class Record:
     status: Status | None = None
     verdicts: list[Verdict] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
-    """Changes in the environment since the baseline, in words."""
+    """Descriptions of the environment's changes since the baseline."""
     quarantine: Quarantine | None = None
     baseline_accepted: str | None = None
-    """The date of the acceptance that it was judged by; None if nothing was accepted."""
+    """When the baseline was accepted; None without a baseline."""
     kernels: KernelTable | None = None
     """The device's kernels in a step, if it was profiled."""
     blamed: list[str] = field(default_factory=list)
-    """The kernels that made it slower, as ``profiling.kernels.blamed`` has them."""
+    """The kernels that made it slower, as ``profiling.kernels.blamed`` returns them."""
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -890,7 +885,7 @@ class Record:
 
     @property
     def is_of_sides(self) -> bool:
-        """Whether only another side judged it, as ``ab`` has it: that is no night's verdict."""
+        """Whether it was judged only against another side, as by ``ab``, not against a baseline."""
         return any(verdict.against == "a" for verdict in self.verdicts) or (
             bool(self.verdicts) and all(v.against == "reference" for v in self.verdicts)
         )

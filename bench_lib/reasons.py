@@ -1,4 +1,4 @@
-"""A verdict in words: one sentence of its findings."""
+"""A verdict's reason: one sentence that puts its findings into words."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from bench_lib.verdict.statistics.iterations import TRUST
 
 
 def in_words(verdict: Verdict) -> Verdict:
-    """Return a verdict with its sentence."""
+    """Return the verdict with its reason filled in."""
     return replace(verdict, reason=of(verdict))
 
 
 def of(verdict: Verdict) -> str:
-    """Return the sentence: what was said of it already, then each finding, in their order."""
-    told = [words for finding in verdict.findings for words in _words(verdict, finding)]
-    return "; ".join(filter(None, [verdict.reason, *told]))
+    """Return the reason: what the verdict says already, then its findings in order."""
+    clauses = [clause for finding in verdict.findings for clause in _clauses(verdict, finding)]
+    return "; ".join(filter(None, [verdict.reason, *clauses]))
 
 
-def explained(verdict: Verdict, *found: Finding) -> Verdict:
-    """Return a verdict that has its sentence, with further findings and their words."""
-    more = [words for finding in found for words in _words(verdict, finding)]
-    return replace(verdict.finding(*found), reason="; ".join([verdict.reason, *more]))
+def explained(verdict: Verdict, *findings: Finding) -> Verdict:
+    """Add findings to a verdict that has its reason already, and extend the reason with them."""
+    clauses = [clause for finding in findings for clause in _clauses(verdict, finding)]
+    return replace(verdict.finding(*findings), reason="; ".join([verdict.reason, *clauses]))
 
 
-def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
+def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:
     match finding:
         case Difference():
             yield from _compared(verdict, finding)
@@ -64,10 +64,10 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
         case SlowerThanBaseline():
             pairs = "pair" if finding.pairs == 1 else f"{finding.pairs} pairs"
             equal = signed_percent((verdict.ratio or 1.0) - 1)
-            words = f"slower than the baseline by {finding.ratio - 1:.1%}"
+            slower = f"slower than the baseline by {finding.ratio - 1:.1%}"
             if finding.shared:
-                words += f" together with {', '.join(finding.shared)}"
-            yield f"not the software under test ({pairs}: {equal}); {words}"
+                slower += f" together with {', '.join(finding.shared)}"
+            yield f"not the software under test ({pairs}: {equal}); {slower}"
         case Overruled(status=None):
             yield "the other baseline decides"
         case Overruled(status=status):
@@ -94,15 +94,15 @@ def _words(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield words.replace("the baseline", _baseline(verdict))
 
 
-def _choices(found: OtherChoices) -> str:
-    words = f"other autotuning choices: {found.differences}; {many(found.tunings, 'tuning')}"
-    if found.tunings < found.needed:
-        words += f", and {found.needed} are needed"
-    return words
+def _choices(finding: OtherChoices) -> str:
+    clause = f"other autotuning choices: {finding.differences}; {many(finding.tunings, 'tuning')}"
+    if finding.tunings < finding.needed:
+        clause += f", and {finding.needed} are needed"
+    return clause
 
 
 def _baseline(verdict: Verdict) -> str:
-    """Name what a verdict is held against."""
+    """Name what the verdict compares with."""
     turns = verdict.found(InTurns)
     return turns.reference if turns is not None and turns.alone else "the baseline"
 
@@ -115,50 +115,51 @@ def _whose(verdict: Verdict) -> str:
 # --- processes, or pairs ---------------------------------------------------------------------
 
 
-def _compared(verdict: Verdict, found: Difference) -> Iterator[str]:
+def _compared(verdict: Verdict, finding: Difference) -> Iterator[str]:
     if verdict.ratio is None:
         return
-    n, what = found.candidate, "fresh processes" if found.baseline else "pairs"
-    words = f"{_change(verdict, verdict.ratio)} than {_whom(verdict, found)}"
-    if found.is_certain is None:
-        yield words
-        remedy = ": accept a baseline of five" if found.baseline else ""
+    n, samples = finding.candidate, "fresh processes" if finding.baseline else "pairs"
+    change = f"{_change(verdict, verdict.ratio)} than {_whom(verdict, finding)}"
+    if finding.is_certain is None:
+        yield change
+        remedy = ": accept a baseline of five" if finding.baseline else ""
         yield f"one alone cannot tell software from chance{remedy}"
     else:
         if verdict.interval is not None:
             low, high = (_percent(bound - 1, signed=True) for bound in verdict.interval)
-            words += f" (95% interval {low} to {high})"
-        yield words
-        if found.agreeing:
-            one = "process" if found.baseline else "pair"
-            yield f"{found.agreeing} of {n} {what} agree" if n > 1 else f"one {one} so far"
-            if not found.is_certain and found.detects is None and verdict.ratio > 1:
+            change += f" (95% interval {low} to {high})"
+        yield change
+        if finding.agreeing:
+            one = "process" if finding.baseline else "pair"
+            yield f"{finding.agreeing} of {n} {samples} agree" if n > 1 else f"one {one} so far"
+            if not finding.is_certain and finding.detects is None and verdict.ratio > 1:
                 beyond = f"beyond the tolerance of {percent(verdict.tolerance or 0.0)}, "
-                is_enough = n >= (AGREEING if found.baseline else LEAST_PAIRS)
+                is_enough = n >= (AGREEING if finding.baseline else LEAST_PAIRS)
                 few = f"one {one} decides" if n == 1 else f"{many(n, one)} decide"
                 yield beyond + ("but not beyond chance" if is_enough else f"but {few} nothing")
-    yield from _limits(verdict, found)
+    yield from _limits(verdict, finding)
 
 
-def _limits(verdict: Verdict, found: Difference) -> Iterator[str]:
-    who = f"{found.limit}es" if found.limit == "process" else f"{found.limit}s"
-    if found.detects is not None and found.limit == DEVICE and found.limit_sd >= UNKNOWN_APART:
+def _limits(verdict: Verdict, finding: Difference) -> Iterator[str]:
+    units = f"{finding.limit}es" if finding.limit == "process" else f"{finding.limit}s"
+    is_unknown = finding.limit == DEVICE and finding.limit_sd >= UNKNOWN_APART
+    if finding.detects is not None and is_unknown:
         yield (
-            "the baseline lacks this device, and how far such devices are apart nobody has "
-            "measured: measure in turns with a reference, or accept a baseline on this device"
+            "the baseline has no values of this device, and the variation between such devices "
+            "is unknown: measure in turns with a reference, or accept a baseline on this device"
         )
-    elif found.detects is not None:
-        least = percent(min(found.detects, 10.0))
-        yield f"{who} vary by {percent(found.limit_sd)}, so nothing below {least} could be seen"
-    if found.family is not None:
-        moved = _change(verdict, found.family)
+    elif finding.detects is not None:
+        least = percent(min(finding.detects, 10.0))
+        yield f"{units} vary by {percent(finding.limit_sd)}, so nothing below {least} could be seen"
+    if finding.family is not None:
+        moved = _change(verdict, finding.family)
         yield f"without what its family shares on this device, which is {moved}"
-    if found.set_aside:
-        yield f"{many(found.set_aside, 'disturbed process')} set aside"
-    if found.is_certain is not None and 0 < found.baseline < LEAST_PROCESSES:
+    if finding.set_aside:
+        yield f"{many(finding.set_aside, 'disturbed process')} set aside"
+    if finding.is_certain is not None and 0 < finding.baseline < LEAST_PROCESSES:
         yield f"with fewer than {LEAST_PROCESSES} baseline processes their spread is a guess"
-    if found.moved is not None:
-        some, cases = found.moved
+    if finding.moved is not None:
+        some, cases = finding.moved
         yield f"{some} of {cases} cases moved this way: look for a common cause"
 
 
@@ -173,107 +174,106 @@ def _percent(share: float, *, signed: bool = False) -> str:
     return signed_percent(share) if signed else percent(share)
 
 
-def _whom(verdict: Verdict, found: Difference) -> str:
-    if not found.baseline:
+def _whom(verdict: Verdict, finding: Difference) -> str:
+    if not finding.baseline:
         turns = verdict.found(InTurns)
         name = turns.reference if turns is not None and turns.alone else "the reference"
-        return f"{name} in {many(found.candidate, 'pair')}"
+        return f"{name} in {many(finding.candidate, 'pair')}"
     if verdict.against == "rolling":
-        return f"{many(found.baseline, 'process')} of accepted nights"
-    return many(found.baseline, "baseline process")
+        return f"{many(finding.baseline, 'process')} of accepted nights"
+    return many(finding.baseline, "baseline process")
 
 
 # --- the device and its host -----------------------------------------------------------------
 
 
-def _clock(found: ClockChange) -> Iterator[str]:
-    if found.cycles is None:
-        lower = "lower" if found.change < 0 else "higher"
-        yield f"the clock was {abs(found.change):.1%} {lower}" if found.change else "clocks equal"
+def _clock(finding: ClockChange) -> Iterator[str]:
+    if finding.cycles is None:
+        way = "lower" if finding.change < 0 else "higher"
+        yield f"the clock was {abs(finding.change):.1%} {way}" if finding.change else "clocks equal"
         return
-    words = f"{found.here_mhz:.0f} MHz against {found.baseline_mhz:.0f} MHz in the baseline"
-    if found.power_w is not None:
-        words += f"; power {found.power_w[0]:.0f} W against {found.power_w[1]:.0f} W"
-    by = f"{abs(found.cycles - 1):.1%} {'slower' if found.cycles > 1 else 'faster'}"
-    if found.leaves_doubt:
-        yield f"in time × clock {by}, which is not beyond chance: {words}"
+    clocks = f"{finding.here_mhz:.0f} MHz against {finding.baseline_mhz:.0f} MHz in the baseline"
+    if finding.power_w is not None:
+        clocks += f"; power {finding.power_w[0]:.0f} W against {finding.power_w[1]:.0f} W"
+    by = f"{abs(finding.cycles - 1):.1%} {'slower' if finding.cycles > 1 else 'faster'}"
+    if finding.leaves_doubt:
+        yield f"in time × clock {by}, which is not beyond chance: {clocks}"
     else:
-        yield f"the clock's: {words}; in time × clock {by}"
+        yield f"the clock's: {clocks}; in time × clock {by}"
 
 
-def _host_bound(found: HostBound) -> Iterator[str]:
-    spent = ", ".join(_spent(found))
-    if not found.before:
-        words = "the device waited for the host, which it did not in the baseline"
-        yield f"{words}: {spent}" if spent else words
+def _host_bound(finding: HostBound) -> Iterator[str]:
+    spent = ", ".join(_spent(finding))
+    if not finding.before:
+        change = "the device waited for the host, which it did not in the baseline"
+        yield f"{change}: {spent}" if spent else change
         return
     if spent:
         yield spent
-    words = "host-bound: the device waits for Python"
-    yield words + (f", so {found.allowed:.0%} more is allowed" if found.allowed else "")
-    if found.device_judges:
+    allowed = f", so {finding.allowed:.0%} more is allowed" if finding.allowed else ""
+    yield f"host-bound: the device waits for Python{allowed}"
+    if finding.device_judges:
         yield "the device's own time is judged instead"
 
 
-def _spent(found: HostBound) -> Iterator[str]:
-    if found.issuing_s is not None:
-        then = found.issuing_before_s
-        beside = "" if then is None else f" ({seconds(then)} in the baseline)"
-        yield f"issuing a step takes {seconds(found.issuing_s)}{beside}"
-    if found.device_s is not None:
-        yield f"the device alone needs {seconds(found.device_s)}"
+def _spent(finding: HostBound) -> Iterator[str]:
+    if finding.issuing_s is not None:
+        before_s = finding.issuing_before_s
+        before = "" if before_s is None else f" ({seconds(before_s)} in the baseline)"
+        yield f"issuing a step takes {seconds(finding.issuing_s)}{before}"
+    if finding.device_s is not None:
+        yield f"the device alone needs {seconds(finding.device_s)}"
 
 
 # --- other rules -----------------------------------------------------------------------------
 
 
-def _bounded(verdict: Verdict, found: Bounded) -> Iterator[str]:
-    metric = metric_of(found.metric)
+def _bounded(verdict: Verdict, finding: Bounded) -> Iterator[str]:
+    metric = metric_of(finding.metric)
     if verdict.value is None or verdict.baseline is None:
         return
-    caches = f" with {found.state} caches" if found.state else ""
-    was = f"({metric.in_words(verdict.baseline)} in {_baseline(verdict)})"
-    yield f"{metric.label} {metric.in_words(verdict.value)}{caches} {was}"
-    if found.is_beyond:
-        yield f"{metric.in_words(found.allowed)} allowed"
-    if not found.is_confirmed:
+    caches = f" with {finding.state} caches" if finding.state else ""
+    before = f"({metric.in_words(verdict.baseline)} in {_baseline(verdict)})"
+    yield f"{metric.label} {metric.in_words(verdict.value)}{caches} {before}"
+    if finding.is_beyond:
+        yield f"{metric.in_words(finding.allowed)} allowed"
+    if not finding.is_confirmed:
         yield "not confirmed by fresh processes"
 
 
-def _other_state(verdict: Verdict, found: OtherState) -> str:
-    if found.of == "caches":
-        return f"not compared: caches were {found.here} here and otherwise in {_baseline(verdict)}"
-    if found.of == "device time":
-        ways = f"{found.here} here, {found.baseline} in {_baseline(verdict)}"
-        return f"no device time to compare ({ways}), and wall time alone is the host's"
-    ways = f"{found.here} here and {found.baseline} in the baseline"
-    return f"measured {ways}; accept a run anew"
+def _other_state(verdict: Verdict, finding: OtherState) -> str:
+    if finding.of == "caches":
+        return f"not compared: caches were {finding.here} here and not in {_baseline(verdict)}"
+    if finding.of == "device time":
+        sources = f"{finding.here} here, {finding.baseline} in {_baseline(verdict)}"
+        return f"no device time to compare ({sources}), and wall time alone is the host's"
+    return f"measured {finding.here} here and {finding.baseline} in the baseline; accept a run anew"
 
 
-def _unaccepted(verdict: Verdict, found: Unaccepted) -> Iterator[str]:
+def _unaccepted(verdict: Verdict, finding: Unaccepted) -> Iterator[str]:
     if verdict.value is not None:
         value = verdict.value
         yield f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
-    if found.published is None:
+    if finding.published is None:
         yield "nothing accepted yet to hold it against"
-    if found.spread is not None:
-        words = f"iterations of a process spread by {found.spread:.1%}, above {TRUST:.0%}"
-        yield f"{words}, where trust in the timing ends"
-    if not found.is_finite:
+    if finding.spread is not None:
+        spread = f"iterations of a process spread by {finding.spread:.1%}, above {TRUST:.0%}"
+        yield f"{spread}, where trust in the timing ends"
+    if not finding.is_finite:
         yield "the answer holds infinities or NaN"
-    if found.published is not None:
-        yield from _beside(found.published, found.rate)
+    if finding.published is not None:
+        yield from _beside(finding.published, finding.rate)
 
 
 def _beside(published: Published, rate: float | None) -> Iterator[str]:
-    """Compare the rate with a published one, figures first: a terminal cuts the rest off."""
+    """Compare the rate with a published one; figures come first, as a terminal cuts the rest."""
     unit = f"{published.item}/s"
     if rate is not None:
         yield f"{quantity(rate)} {unit}"
-    words = f"published: {quantity(published.rate)} {unit}"
+    figure = f"published: {quantity(published.rate)} {unit}"
     if published.low is not None and published.high is not None:
-        words += f" ({quantity(published.low)} to {quantity(published.high)})"
-    yield words + ("" if rate is None else f", {rate / published.rate:.3g} times that")
+        figure += f" ({quantity(published.low)} to {quantity(published.high)})"
+    yield figure + ("" if rate is None else f", {rate / published.rate:.3g} times that")
     yield "not judged by"
     yield published.caveat
     yield f"source: {published.source}"

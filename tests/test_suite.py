@@ -253,9 +253,7 @@ def test_a_new_device_costs_a_case_what_its_family_differs_by_on_the_vendor_s_de
     usual = 2 * math.sqrt(2) * guessed_device(family)
     assert latency.tolerance == pytest.approx(math.expm1(math.log(1.01) + usual), rel=0.06)
     assert (latency.status is Status.NOISY) is (vendor == "amd")
-    assert ("how far such devices are apart nobody has measured" in latency.reason) is (
-        vendor == "amd"
-    )
+    assert ("the variation between such devices is unknown" in latency.reason) is (vendor == "amd")
 
 
 # --- the rolling baseline ------------------------------------------------------------------
