@@ -1,6 +1,6 @@
-"""The device's work in a step: profiles read, kept, compared, and put into words.
+"""The device's work in a step: read, store, compare and explain profiles.
 
-``names`` has the kernels' names and purposes, ``kernels`` the difference of two profiles;
-``traces`` reads torch.profiler's, ``answers`` answers the workshop guide's questions, ``store``
-keeps a profile.
+``names`` has the kernels' names and purposes, ``kernels`` compares two profiles, ``traces`` reads
+torch.profiler's traces, ``answers`` answers the workshop guide's questions, and ``store`` reads
+and writes ``kernels.json``.
 """

@@ -1,4 +1,4 @@
-"""The workshop guide's questions about a profiled step, answered in words.
+"""Answers to the workshop guide's questions about a profiled step.
 
 From a trace: those of its exercise 3 (5.4 and 5.5: the top operations, convolutions, CPU against
 device time).  From any profiler's kernels: those of 9.5, and of 9.8 on a timeline.
@@ -18,30 +18,30 @@ from bench_lib.profiling.traces import GAP_S, Busy, Trace, busy_of
 
 TOP = 5
 MOSTLY, HALF = 0.7, 0.5
-"""Shares of the device's time: convolutions above the first are the bottleneck, below the second
-the other operations matter too (guide, 5.5)."""
+"""Shares of device time: above the first, convolutions are the bottleneck; below the second, other
+operations are significant (guide, 5.5)."""
 LOW, HIGH = 1.2, 2.0
-"""CPU over device time: good below the first, high above the second (guide, 5.5)."""
+"""CPU time over device time: good below the first, high above the second (guide, 5.5)."""
 MANY_COPIES, FEW_COPIES = 0.10, 0.05
-"""Shares of the device's time: copies above the first are a bottleneck, below the second
-efficient."""
+"""Shares of device time: above the first, copies are a bottleneck; below the second they are
+cheap."""
 MUCH_IDLE = 0.05
-"""Share of the stretch.  The guide names no figure."""
+"""Idle share of the time between first and last kernel.  The guide has no figure."""
 SPREAD = 0.2
-"""Bound of the standard deviation of a kernel's calls over their mean: more is varied.  The guide
-names no figure; a kernel with one shape stays well below."""
+"""Coefficient of variation of a kernel's calls above which they vary.  The guide has no figure; a
+kernel with a single shape stays well below."""
 FEWEST_CALLS = 5
-"""Fewest calls of a kernel for a meaningful spread."""
+"""Minimum number of a kernel's calls for a meaningful spread."""
 SLOWED = 1.1
-"""A profiled step over one that is not: above, what the host did is not read."""
+"""Profiled over unprofiled step time; above this, host times are not interpreted."""
 DEVICE_TOLD = "what the device did is told; the host's is not read"
 HOST_TOLD = "the profiler's own time is in the operations'; without it each is shorter"
 UNREAD = "not read: the profiler itself slows the host, and without it this is less"
 
 COPY = "Memcpy "
-"""How profilers' names of copies begin, which are no launches of kernels."""
+"""Prefix of copies in profilers' output; copies are not kernel launches."""
 MOVES = re.compile(r"memcpy|copybuffer", re.IGNORECASE)
-"""Kernels with which a runtime copies, the second HIP's; torch's own copies are computations."""
+"""Kernels of a runtime's copies, the second HIP's; torch's copy kernels do not count."""
 
 
 @dataclass(frozen=True)
@@ -50,41 +50,41 @@ class StepAnswer:
 
     question: str
     words: str
-    """The answer, with figures, as a sentence."""
+    """The answer as a sentence with figures."""
     reading: str = ""
-    """The meaning of the answer; empty if it means nothing in particular."""
+    """How to interpret the answer; empty if there is nothing to say."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The profiler's effect on a step."""
+    """The profiler's overhead on a step."""
 
     plain_s: float
-    """A step without it."""
+    """Step time without the profiler."""
     profiled_s: float
 
     @property
     def is_high(self) -> bool:
-        """Whether what the host did is the profiler's doing as well."""
+        """Whether the profiler distorts the host's times."""
         return self.profiled_s > SLOWED * self.plain_s
 
 
 def of_trace(trace: Trace, cost: Cost | None = None) -> list[StepAnswer]:
-    """Answer the questions about a step from a trace; times are of one step.
+    """Answer the questions from a trace; times are per step.
 
-    If the ``cost`` of the profiler is high, the host's times are reported and not read.
+    If the profiler's ``cost`` is high, the host's times are reported but not interpreted.
     """
     high = cost if cost is not None and cost.is_high else None
-    found = [
+    answers = [
         *_cost(high, HOST_TOLD if trace.busy is None else DEVICE_TOLD),
         *_operations(trace),
         *_convolutions(trace),
         *_of_the_host(_ratio(trace), high),
     ]
     if trace.busy is None:
-        return found
+        return answers
     return [
-        *found,
+        *answers,
         *_of_the_host(_idle(trace.busy, trace.steps), high),
         *_kernels(trace.kernels, trace.steps, trace.calls),
     ]
@@ -93,9 +93,9 @@ def of_trace(trace: Trace, cost: Cost | None = None) -> list[StepAnswer]:
 def of_kernels(
     kernels: Sequence[Kernel], steps: int = 1, calls: Iterable[KernelCall] = ()
 ) -> list[StepAnswer]:
-    """Answer the questions about a step from the kernels of one device, of ``steps`` together.
+    """Answer the questions from one device's kernels, summed over ``steps``.
 
-    ``calls`` are single ones; without them there are no gaps and no spread.
+    ``calls`` are the single calls; without them there is no answer on gaps and spread.
     """
     ordered = sorted(calls, key=lambda call: call.begin_s)
     busy = busy_of(ordered)
@@ -117,14 +117,14 @@ def _cost(high: Cost | None, reading: str) -> Iterator[StepAnswer]:
         yield StepAnswer("time of a step", words, reading)
 
 
-def _of_the_host(found: Iterable[StepAnswer], high: Cost | None) -> Iterator[StepAnswer]:
-    """Take the readings from answers that the profiler's own time is in."""
-    for answer in found:
+def _of_the_host(answers: Iterable[StepAnswer], high: Cost | None) -> Iterator[StepAnswer]:
+    """Withdraw the interpretation of answers that the profiler's own time distorts."""
+    for answer in answers:
         yield replace(answer, reading=UNREAD) if high is not None else answer
 
 
 def _operations(trace: Trace) -> Iterator[StepAnswer]:
-    """Answer which operations of torch cost most: on the device, or on a CPU that is all."""
+    """Answer which of torch's operations take the most device time; without a device, CPU time."""
     whole = sum(operation.total_s for operation in trace.operations)
     top = trace.operations[:TOP]
     if top and whole:
@@ -139,18 +139,20 @@ def _name(operation: Kernel) -> str:
 
 
 def _convolutions(trace: Trace) -> Iterator[StepAnswer]:
-    whole, part = sum(each.total_s for each in trace.operations), trace.convolutions_s
-    if not whole:
+    total_s = sum(operation.total_s for operation in trace.operations)
+    if not total_s:
         return
-    share = part / whole
+    share = trace.convolutions_s / total_s
     if share > MOSTLY:
         reading = "convolution is the main bottleneck"
     elif share < HALF:
         reading = "other operations are significant"
     else:
         reading = "convolution leads, and the other operations matter too"
-    where = "the CPU's" if trace.busy is None else "the device's"
-    words = f"{share:.0%} of {where} time, {seconds(part / trace.steps)} a step" if part else "none"
+    whose = "the CPU's" if trace.busy is None else "the device's"
+    words = "none"
+    if share:
+        words = f"{share:.0%} of {whose} time, {seconds(trace.convolutions_s / trace.steps)} a step"
     yield StepAnswer("share of convolutions", words, reading)
 
 
@@ -178,14 +180,14 @@ def _kernels(
     if not kernels:
         yield StepAnswer("kernels", "no kernel ran on the device", "nothing there can be told")
         return
-    each = [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in kernels]
-    whole = sum(kernel.total_s for kernel in each)
-    launched = [kernel for kernel in each if not kernel.name.startswith(COPY)]
+    per_step = [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in kernels]
+    total_s = sum(kernel.total_s for kernel in per_step)
+    launched = [kernel for kernel in per_step if not kernel.name.startswith(COPY)]
     if launched:
-        yield from _slowest(launched, whole)
+        yield from _slowest(launched, total_s)
         yield _launches(launched)
-        yield from _top(launched, whole)
-    yield _copied([kernel for kernel in each if MOVES.search(kernel.name)], whole)
+        yield from _top(launched, total_s)
+    yield _copied([kernel for kernel in per_step if MOVES.search(kernel.name)], total_s)
     yield from _varied(calls)
 
 
@@ -239,23 +241,23 @@ def _way(name: str) -> str:
 
 
 def _varied(calls: Sequence[KernelCall]) -> Iterator[StepAnswer]:
-    """Answer how much the durations of one kernel's calls differ."""
+    """Answer how much the durations of a kernel's calls vary."""
     times: dict[str, list[float]] = {}
     for call in calls:
         if not call.name.startswith((COPY, "Memset ")):
             times.setdefault(call.name, []).append(call.end_s - call.begin_s)
-    often = {name: each for name, each in times.items() if len(each) >= FEWEST_CALLS and any(each)}
-    if not often:
+    frequent = {n: each for n, each in times.items() if len(each) >= FEWEST_CALLS and any(each)}
+    if not frequent:
         return
     spread = {
-        name: statistics.pstdev(each) / statistics.fmean(each) for name, each in often.items()
+        name: statistics.pstdev(each) / statistics.fmean(each) for name, each in frequent.items()
     }
-    # What a spread costs, so that a tiny kernel that varies is not the answer.
-    worst = max(often, key=lambda name: spread[name] * sum(often[name]))
-    each = often[worst]
+    # Weighted by time, so that the answer is not a tiny kernel that varies.
+    worst = max(frequent, key=lambda name: spread[name] * sum(frequent[name]))
+    times_s = frequent[worst]
     words = (
-        f"{short(worst)} varies most in all: {seconds(min(each))} to {seconds(max(each))}, "
-        f"standard deviation {spread[worst]:.0%} of its mean over {_calls(len(each))}"
+        f"{short(worst)} varies most in all: {seconds(min(times_s))} to {seconds(max(times_s))}, "
+        f"standard deviation {spread[worst]:.0%} of its mean over {_calls(len(times_s))}"
     )
     if spread[worst] > SPREAD:
         reading = "varied: other shapes, other work beside it, autotuning or a clock that moves"
@@ -265,7 +267,7 @@ def _varied(calls: Sequence[KernelCall]) -> Iterator[StepAnswer]:
 
 
 def _idle(busy: Busy, steps: int) -> Iterator[StepAnswer]:
-    """Answer how long the device had nothing to do between the first kernel and the last."""
+    """Answer how long the device was idle between the first kernel and the last."""
     words = (
         f"{busy.idle_share:.1%} of the time from the first kernel to the last, "
         f"{seconds(busy.idle_s / steps)} a step, in {busy.pauses / steps:.4g} pauses a step, "

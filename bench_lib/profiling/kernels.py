@@ -1,4 +1,4 @@
-"""Tables of kernels: made tidy, compared, and what changed in words."""
+"""Tables of kernels: clean them up, compare them, and explain what changed."""
 
 from __future__ import annotations
 
@@ -21,37 +21,36 @@ from bench_lib.profiling.names import (
 )
 
 WORTH = 0.1
-"""Share of the whole change: a part that is smaller is not named in a sentence."""
+"""Share of the total change; a sentence does not name smaller parts."""
 MOST = 3
-"""Causes that a sentence names."""
+"""Maximum number of causes that a sentence names."""
 ONE = 0.8
-"""Share of a role's change: a kernel that is so much of it is named alone."""
+"""Share of a role's change above which a kernel is named alone."""
 OFFSET = 1.2
-"""If the named parts come to more than so many times the change, the opposite ones are named
-too."""
+"""If the named parts exceed this multiple of the change, the largest opposite one is named too."""
 NEGLIGIBLE = 0.1
-"""Share of a step's extra time, or of the noise: kernels that changed by less are not named."""
+"""Share of a step's extra time, or of the noise; smaller changes are not named."""
 ALIKE = 0.8
-"""If so much of the kernels' time changed by about the same factor, no kernel is the cause."""
+"""If this share of the time changed by about the same factor, no single kernel is the cause."""
 LEAST_ALIKE = 8
-"""Kernels that have to be there for that."""
+"""Minimum number of kernels for that conclusion."""
 NOISE = 0.015
-"""The usual difference of single kernels from one profile to the next."""
+"""Usual difference of single kernels between two profiles, as a fraction."""
 AS_OFTEN = 0.02
-"""Calls that differ by less, as a fraction, are equally many."""
+"""Numbers of calls that differ by less than this fraction are considered equal."""
 MOST_KERNELS = 200
 """Most kernels that a table names."""
 ENOUGH = 0.999
-"""The share of the time in the kernels that a table names one by one."""
+"""Share of the time in the kernels that a table lists one by one."""
 OTHERS = "others"
-"""A sentence's word for kernels of unknown purpose."""
+"""What a sentence calls kernels of unknown purpose."""
 KERNELS, OPERATIONS = "kernels", "operations"
-"""The content of a table: torch's operations if the host is the device."""
+"""What a table contains: torch's operations if the host is the device."""
 
 
 @dataclass(frozen=True)
 class KernelDifference:
-    """One kernel, or what took its place, in two profiles; times and calls are of one step."""
+    """A kernel, or its replacement, in two profiles; times and calls are per step."""
 
     role: str
     before: Kernel | None
@@ -61,12 +60,12 @@ class KernelDifference:
 
     @property
     def delta_s(self) -> float:
-        """Seconds more a step."""
+        """Extra seconds a step."""
         return _total(self.after) - _total(self.before)
 
     @property
     def kind(self) -> str:
-        """``slower``, ``faster``, ``new``, ``gone``, or ``replaced`` where the name is another."""
+        """``slower``, ``faster``, ``new``, ``gone``, or ``replaced`` if the name changed."""
         if self.before is None:
             return "new"
         if self.after is None:
@@ -77,7 +76,7 @@ class KernelDifference:
 
     @property
     def name(self) -> str:
-        """Its short name: the new name after the old if they differ."""
+        """Its short name, or ``old → new`` if the names differ."""
         named = [short(k.name) for k in (self.before, self.after) if k is not None]
         return " → ".join(dict.fromkeys(named))
 
@@ -87,7 +86,7 @@ class Diff:
     """Two profiles of one case, in seconds a step."""
 
     changes: list[KernelDifference]
-    """The largest first, whichever way they go."""
+    """Largest first, regardless of direction."""
     before_s: float
     after_s: float
     what: str = KERNELS
@@ -95,16 +94,16 @@ class Diff:
 
     @property
     def delta_s(self) -> float:
-        """Extra time of all kernels together."""
+        """Extra seconds a step over all kernels."""
         return self.after_s - self.before_s
 
 
 def diff(before: KernelTable, after: KernelTable) -> Diff:
     """Match the kernels of two profiles and return what changed.
 
-    By name if a family has the same names on both sides, else the family as a whole: tiles move
-    calls from one name to another, and compilers number anew.  Then by their names and purposes,
-    and the rest by its work.
+    A family with the same names on both sides is matched by name, any other as a whole: other
+    tiles move calls between names, and compilers renumber kernels.  The remaining kernels are
+    matched by name and purpose, then by the work that they do.
     """
     old, new = _by_name(before.kernels), _by_name(after.kernels)
     changes = list[KernelDifference]()
@@ -124,15 +123,15 @@ def diff(before: KernelTable, after: KernelTable) -> Diff:
 
 
 def _of_family(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[KernelDifference]:
-    """Compare a family name by name, or as a whole where its names do not mean the same."""
-    if not _is_told_apart(before, after):
+    """Compare a family by name, or as a whole if its names do not correspond."""
+    if not _names_correspond(before, after):
         return [_change(before, after)]
     later = {kernel.name: kernel for kernel in after}
     return [KernelDifference(role(k.name), k, later[k.name]) for k in before]
 
 
-def _is_told_apart(before: Sequence[Kernel], after: Sequence[Kernel]) -> bool:
-    """Whether a family's names mean the same on both sides."""
+def _names_correspond(before: Sequence[Kernel], after: Sequence[Kernel]) -> bool:
+    """Whether a family's names mean the same kernels on both sides."""
     if {kernel.name for kernel in before} != {kernel.name for kernel in after}:
         return False
     if not before[0].name.startswith("triton_") or len(before) == 1:
@@ -149,7 +148,7 @@ def _change(before: Sequence[Kernel], after: Sequence[Kernel]) -> KernelDifferen
 def _matched(
     old: dict[str, Kernel], new: dict[str, Kernel], key: Callable[[str], str]
 ) -> list[tuple[list[Kernel], list[Kernel]]]:
-    """Take kernels of equal keys out of both sides; those with an empty key stay."""
+    """Remove kernels with equal keys from both sides and return them; an empty key matches none."""
     groups = [_grouped(side, key) for side in (old, new)]
     return [
         ([old.pop(n) for n in groups[0][name]], [new.pop(n) for n in groups[1][name]])
@@ -189,20 +188,20 @@ def _total(kernel: Kernel | None) -> float:
 
 @dataclass(frozen=True)
 class RoleChange:
-    """The change of all kernels of one role together."""
+    """The change of all kernels with one role."""
 
     role: str
     changes: list[KernelDifference]
-    """Those that went most the cause's way first."""
+    """Those that contribute most to the role's change first."""
 
     @property
     def delta_s(self) -> float:
-        """Seconds more a step."""
+        """Extra seconds a step."""
         return _sum(self.changes)
 
     @property
     def words(self) -> str:
-        """Name the kernel that is most of it, and the role's sums where it is not nearly all."""
+        """The kernel that changed most, with the role's sums unless it is nearly all of them."""
         first = self.changes[0]
         named = _in_words(first)
         if abs(first.delta_s) >= ONE * abs(self.delta_s):
@@ -211,8 +210,8 @@ class RoleChange:
         after = sum(_total(change.after) for change in self.changes)
         along = sum(change.delta_s * self.delta_s > 0 for change in self.changes) - 1
         more = f"; {along} more" if along else ""
-        whole = f"{self._kind or OTHERS} {_span(before, after)}"
-        return f"{whole} (most: {named}{more})"
+        total = f"{self._kind or OTHERS} {_span(before, after)}"
+        return f"{total} (most: {named}{more})"
 
     @property
     def _kind(self) -> str:
@@ -232,13 +231,13 @@ def _in_words(change: KernelDifference) -> str:
 
 
 def _taken(before: Kernel, after: Kernel) -> str:
-    """Name the resources of which a kernel takes more or less than before: `, scratch 0 → 24`."""
-    told = [
+    """Name the resources whose use changed: ``, scratch 0 → 24``."""
+    changes = [
         f", {name} {before.resources[name]} → {now}"
         for name, now in after.resources.items()
         if before.resources.get(name, now) != now
     ]
-    return "".join(told)
+    return "".join(changes)
 
 
 def _span(before: float, after: float) -> str:
@@ -246,7 +245,7 @@ def _span(before: float, after: float) -> str:
 
 
 def causes(found: Diff) -> list[RoleChange]:
-    """Return what the change comes from by role, what went most the whole's way first."""
+    """Return the change by role; those that contribute most to the total change come first."""
     way = -1 if found.delta_s < 0 else 1
     by_role: dict[str, list[KernelDifference]] = {}
     for change in found.changes:
@@ -261,10 +260,10 @@ def _cause(name: str, changes: list[KernelDifference]) -> RoleChange:
 
 
 def reason(found: Diff, step_delta_s: float | None = None) -> str:
-    """Explain in a sentence why a step is slower, or faster.
+    """Explain in a sentence why a step is slower or faster.
 
-    ``step_delta_s`` is the extra time of the whole step, in seconds.  If kernels explain less than
-    half of it, the sentence says so, unless those that are called anew or more often do.
+    ``step_delta_s`` is the whole step's extra time in seconds.  If the kernels explain less than
+    half of it, the sentence says so, unless new or additional calls explain it.
     """
     if step_delta_s is not None and _explains_little(found, step_delta_s):
         if anew := _called_anew(found, step_delta_s):
@@ -293,12 +292,12 @@ def reason(found: Diff, step_delta_s: float | None = None) -> str:
 
 
 def blamed(found: Diff, step_delta_s: float | None = None) -> list[str]:
-    """Return the causes of a slower step, the largest first, in words that cases have in common.
+    """Return the causes of a slower step, largest first, worded so that cases can be grouped.
 
     ``step_delta_s`` is as for ``reason``.
 
-    Each is a role, and after a colon the kernel: ``GEMM: MT128x128 → MT64x64``.  If all kernels
-    changed alike, or they explain less than half, it is one word without a colon.
+    Each is a role, a colon and the kernel: ``GEMM: MT128x128 → MT64x64``.  If all kernels changed
+    alike, or they explain less than half, the only entry is a phrase without a colon.
     """
     is_noise = found.delta_s <= NEGLIGIBLE * NOISE * found.before_s
     if is_noise or (step_delta_s is not None and _explains_little(found, step_delta_s)):
@@ -311,23 +310,23 @@ def blamed(found: Diff, step_delta_s: float | None = None) -> list[str]:
 
 
 def libraries(found: Diff, old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Name the libraries of the kernels that a slower step comes from, with both versions of each.
+    """Name the libraries of the kernels that made a step slower, with both versions of each.
 
-    ``old`` and ``new`` are versions by the software's name; empty if no kernel's library is known.
+    ``old`` and ``new`` map software to versions.  Empty if no kernel's library is known.
     """
     named = {}
     for change in _worst(found):
         kernel = change.after or change.before
         if kernel is not None and (known := library(kernel.name)):
             named[known[0]] = known[1]
-    words = []
+    phrases = []
     for label, keys in named.items():
         versions = []
         for key in (key for key in keys if key in old and key in new):
             same, other = f"{key} is still {new[key]}", f"{key} {old[key]} -> {new[key]}"
             versions.append(same if old[key] == new[key] else other)
-        words.append(f"{label} ({', '.join(versions)})" if versions else label)
-    return f"these kernels are from {' and '.join(words)}" if words else ""
+        phrases.append(f"{label} ({', '.join(versions)})" if versions else label)
+    return f"these kernels are from {' and '.join(phrases)}" if phrases else ""
 
 
 def _worst(found: Diff) -> list[KernelDifference]:
@@ -335,14 +334,14 @@ def _worst(found: Diff) -> list[KernelDifference]:
 
 
 def _explains_little(found: Diff, step_delta_s: float) -> bool:
-    """Whether most of a step's extra time, in seconds, lies elsewhere."""
+    """Whether the kernels explain less than half of a step's extra seconds."""
     return found.delta_s < step_delta_s / 2
 
 
 def _called_anew(found: Diff, step_delta_s: float) -> list[KernelDifference]:
-    """Return what is new or called more often, if it explains half of a step's extra time.
+    """Return kernels that are new or called more often, if they explain half of the extra time.
 
-    What else differs between two profiles may be their noise, which calls do not have.
+    Other differences between two profiles may be noise; numbers of calls have none.
     """
     anew = [c for c in found.changes if c.delta_s > 0 and _calls_more(c) > 0]
     fewer = [c for c in found.changes if c.delta_s < 0 and _calls_more(c) < 0]
@@ -350,7 +349,7 @@ def _called_anew(found: Diff, step_delta_s: float) -> list[KernelDifference]:
 
 
 def _calls_more(change: KernelDifference) -> float:
-    """Return how many calls a step there are more; 0 if as many as before."""
+    """Return how many more calls a step there are; 0 if the numbers are considered equal."""
     before, after = (0.0 if k is None else k.calls for k in (change.before, change.after))
     return after - before if abs(after - before) > AS_OFTEN * max(before, after) else 0.0
 
@@ -360,7 +359,7 @@ def _sum(changes: Iterable[KernelDifference]) -> float:
 
 
 def _alike(found: Diff) -> str | None:
-    """Say that nearly all kernels changed alike; None if they did not."""
+    """Return a sentence if nearly all kernels changed alike, else None."""
     pairs = [
         (c.before, c.after)
         for c in found.changes
@@ -371,11 +370,11 @@ def _alike(found: Diff) -> str | None:
     factor = found.after_s / found.before_s
     away = abs(factor - 1)
     within = max(away / 4, min(NOISE, 0.75 * away))
-    each = [(b.total_s, a.total_s / b.total_s, a.calls / b.calls) for b, a in pairs]
-    often = [s for s, _, calls in each if abs(calls - factor) <= within]
+    ratios = [(b.total_s, a.total_s / b.total_s, a.calls / b.calls) for b, a in pairs]
+    often = [s for s, _, calls in ratios if abs(calls - factor) <= within]
     if sum(often) >= ALIKE * found.before_s:
         return f"all {found.what} run {factor:.3g} times as often"
-    alike = [s for s, t, calls in each if abs(t - factor) <= within and abs(calls - 1) <= AS_OFTEN]
+    alike = [s for s, t, n in ratios if abs(t - factor) <= within and abs(n - 1) <= AS_OFTEN]
     if sum(alike) >= ALIKE * found.before_s:
         way = "slower" if factor > 1 else "faster"
         whose = "the device, and no kernel of it" if found.what == KERNELS else "the CPU"
@@ -390,22 +389,21 @@ def _calls(kernel: Kernel) -> str:
 def table(
     kernels: Iterable[Kernel], steps: int, source: str, *, busy_s: float | None = None
 ) -> KernelTable:
-    """Return a tidy table of one step from what kernels, and the device, did in ``steps``."""
-    each = [replace(k, calls=k.calls / steps, total_s=k.total_s / steps) for k in kernels]
-    return tidy(KernelTable(source, steps, each, None if busy_s is None else busy_s / steps))
+    """Return a tidy table of one step from times in seconds summed over ``steps``."""
+    per_step = [replace(k, calls=k.calls / steps, total_s=k.total_s / steps) for k in kernels]
+    return tidy(KernelTable(source, steps, per_step, None if busy_s is None else busy_s / steps))
 
 
 def tidy(found: KernelTable) -> KernelTable:
-    """Return a table with readable names, a line for each, the longest first.
+    """Return a table with readable names, one entry a name, longest first.
 
-    Kernels beyond ``MOST_KERNELS`` are one line, and so is the rest once ``ENOUGH`` of the time is
-    in the table.
+    Once it has ``MOST_KERNELS`` entries or ``ENOUGH`` of the time, one entry combines the rest.
     """
     named = _by_name(replace(kernel, name=readable(kernel.name)) for kernel in found.kernels)
     ordered = sorted(named.values(), key=lambda kernel: (-kernel.total_s, kernel.name))
-    whole, seen, kept = sum(kernel.total_s for kernel in ordered), 0.0, 0
-    while kept < min(len(ordered), MOST_KERNELS) and seen < ENOUGH * whole:
-        seen += ordered[kept].total_s
+    total_s, covered_s, kept = sum(kernel.total_s for kernel in ordered), 0.0, 0
+    while kept < min(len(ordered), MOST_KERNELS) and covered_s < ENOUGH * total_s:
+        covered_s += ordered[kept].total_s
         kept += 1
     rest = ordered[kept:]
     shown = [*ordered[:kept], *([replace(_merged(rest), name=REST)] if rest else [])]

@@ -1,6 +1,6 @@
-"""Profiling a case on this machine: by torch's profiler, or a vendor's around the worker.
+"""Profile a case on this machine with torch's profiler, or with a vendor's around the worker.
 
-Whatever a profiler writes stays in the case's folder, beside ``kernels.json`` (``store``).
+A profiler's output stays in the case's folder, next to ``kernels.json`` (``store``).
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from bench_lib.storage.history import utc_now
 
 
 class UnprofiledError(UserError):
-    """The case could not be profiled here; says why, and what is left all the same."""
+    """The case could not be profiled; says why, and where any output is."""
 
 
 @dataclass(frozen=True)
 class ProfiledWork:
-    """The device's work for one rank, or one process."""
+    """The device's work for one rank or process."""
 
     label: str
-    """``rank 1``; empty of one alone."""
+    """``rank 1``; empty if there is only one."""
     kernels: KernelTable
     answers: list[StepAnswer]
     trace: Path | None = None
     plain_step_s: float | None = None
-    """A step without the profiler, and one with it."""
+    """Time of a step without the profiler; the next field is with it."""
     profiled_step_s: float | None = None
 
 
 @dataclass(frozen=True)
 class CaseProfile:
-    """One look into a case."""
+    """A profile of a case."""
 
     case: Case
     hardware: Hardware
@@ -52,11 +52,11 @@ class CaseProfile:
     folder: Path
     seen: list[ProfiledWork]
     peak_memory_bytes: int | None = None
-    """The most that a rank's allocator held in the profiled steps."""
+    """Peak of any rank's allocator in the profiled steps."""
     files: dict[str, Path] = field(default_factory=dict)
-    """Other files there, by their description."""
+    """Other files in the folder, by description."""
     problems: list[str] = field(default_factory=list)
-    """Missing parts, with the reason."""
+    """What is missing, and why."""
 
 
 Say = Callable[[str], None]
@@ -71,10 +71,10 @@ def with_torch(
     environment: Mapping[str, str] | None = None,
     say: Say = lambda _line: None,
 ) -> CaseProfile:
-    """Look into a case by torch's profiler, each rank with a trace.
+    """Profile a case with torch's profiler, which writes a trace for each rank.
 
-    Raises as ``run_profile`` does, UnprofiledError where no trace tells anything, and
-    ProfileError where ``kernels.json`` cannot be written.
+    Raises as ``run_profile`` does, UnprofiledError if no trace is usable, and ProfileError if
+    ``kernels.json`` cannot be written.
     """
     results = run_profile(case, folder, asked, environment=environment, say=say)
     problems = [problem for result in results for problem in result.problems]
@@ -87,10 +87,10 @@ def with_torch(
         except traces.TraceError as error:
             problems.append(str(error))
     if not seen:
-        raise UnprofiledError(f"{'; '.join(problems)}; what was written lies in {folder}")
+        raise UnprofiledError(f"{'; '.join(problems)}; what was written is in {folder}")
     files = {f"table by {title}": folder / name for title, name in results[0].tables.items()}
-    look = CaseProfile(case, device, _environment(results[0]), traces.SOURCE, folder, seen)
-    return _kept(replace(look, files=files, problems=problems), results)
+    profile = CaseProfile(case, device, _environment(results[0]), traces.SOURCE, folder, seen)
+    return _kept(replace(profile, files=files, problems=problems), results)
 
 
 def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> ProfiledWork:
@@ -99,8 +99,8 @@ def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> P
     trace = traces.read(path, needs_device=backends.is_gpu(device))
     plain_s, profiled_s = result.plain_step_s, result.profiled_step_s
     cost = answers.Cost(plain_s, profiled_s) if plain_s and profiled_s else None
-    found = answers.of_trace(trace, cost)
-    return ProfiledWork(label, trace.table(), found, path, plain_s, profiled_s)
+    answered = answers.of_trace(trace, cost)
+    return ProfiledWork(label, trace.table(), answered, path, plain_s, profiled_s)
 
 
 def with_vendors(
@@ -114,16 +114,16 @@ def with_vendors(
     environment: Mapping[str, str] | None = None,
     say: Say = lambda _line: None,
 ) -> CaseProfile:
-    """Profile a case by a vendor's profiler; `tool` is one of its `Profilers.names`.
+    """Profile a case with a vendor's profiler; ``tool`` is one of its ``Profilers.names``.
 
-    ``timeline`` asks for a trace for Perfetto too, from the same run.  Raises as ``run_profile``
-    does, and UnprofiledError if there is no such profiler or its output makes no sense.
+    ``timeline`` also asks for a Perfetto trace of the same run.  Raises as ``run_profile`` does,
+    and UnprofiledError if there is no such profiler or its output cannot be interpreted.
     """
-    found = next((each for each in backends.profilers() if tool in each.names), None)
-    if found is None:
+    vendor = next((vendor for vendor in backends.profilers() if tool in vendor.names), None)
+    if vendor is None:
         raise UnprofiledError(f"no backend here has a profiler {tool!r}")
     try:
-        profiler = found.require(tool)
+        profiler = vendor.require(tool)
         if timeline and backends.of(device).profilers() is None:
             raise UnprofiledError(f"--timeline: {device.key} is no GPU that {profiler.tool} sees")
         fresh = folder / f"{profiler.tool}-{utc_now().replace(':', '').replace('-', '')}"
@@ -152,15 +152,15 @@ def with_vendors(
     ]
     files = {f"what {profiler.tool} wrote": fresh}
     files |= {f"timeline {n or ''}".rstrip(): path for n, path in enumerate(timelines)}
-    look = CaseProfile(case, device, _environment(results[0]), profiler.tool, folder, seen)
-    return _kept(replace(look, files=files, problems=problems), results)
+    profile = CaseProfile(case, device, _environment(results[0]), profiler.tool, folder, seen)
+    return _kept(replace(profile, files=files, problems=problems), results)
 
 
 def _of_process(process: ProfiledProcess, result: Profiled, tool: str, label: str) -> ProfiledWork:
-    # Where no range counted, the steps that warmed up are among what was seen.
+    # Without ranges, the profile includes the warm-up steps.
     steps = result.steps if process.ranges else result.steps_in_all or result.steps
-    found = answers.of_kernels(process.kernels, steps, process.calls)
-    return ProfiledWork(label.rstrip(), table(process.kernels, steps, tool), found)
+    answered = answers.of_kernels(process.kernels, steps, process.calls)
+    return ProfiledWork(label.rstrip(), table(process.kernels, steps, tool), answered)
 
 
 def _environment(result: Profiled) -> Environment:
@@ -170,22 +170,22 @@ def _environment(result: Profiled) -> Environment:
     )
 
 
-def _kept(look: CaseProfile, results: Sequence[Profiled]) -> CaseProfile:
-    """Write the first rank's kernels to ``kernels.json``, and the others' beside it.
+def _kept(profile: CaseProfile, results: Sequence[Profiled]) -> CaseProfile:
+    """Write the first rank's kernels to ``kernels.json``, and the others' next to it.
 
-    Returns the look with the most memory that a rank had.
+    Returns the profile with the peak memory of any rank.
     """
     now = utc_now()
-    for number, seen in enumerate(look.seen):
+    for number, work in enumerate(profile.seen):
         suffix = f"_rank{number}" if number else ""
-        about = Profile(
-            seen.kernels,
-            look.case,
-            look.hardware.key,
-            look.environment,
+        stored = Profile(
+            work.kernels,
+            profile.case,
+            profile.hardware.key,
+            profile.environment,
             now,
-            plain_step_s=seen.plain_step_s,
+            plain_step_s=work.plain_step_s,
         )
-        store.keep(about, look.folder / f"kernels{suffix}.json")
-    known = [r.peak_memory_bytes for r in results if r.peak_memory_bytes is not None]
-    return replace(look, peak_memory_bytes=max(known, default=None))
+        store.keep(stored, profile.folder / f"kernels{suffix}.json")
+    peaks = [r.peak_memory_bytes for r in results if r.peak_memory_bytes is not None]
+    return replace(profile, peak_memory_bytes=max(peaks, default=None))

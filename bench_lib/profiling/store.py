@@ -1,7 +1,6 @@
-"""Profiles as files: a case's kernels in one step, kept, found again and compared.
+"""Profiles as files: write, find, read and compare a case's kernels in one step.
 
-``kernels.json`` lies in the folder of each profile.  It can be compared with another one, and with
-a trace.
+Each profile's folder has a ``kernels.json``, which can be compared with another one or a trace.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from bench_lib.profiling.kernels import Diff, diff, reason
 
 FILE = "kernels.json"
 MOST_BYTES = 64 * 2**20
-"""A ``kernels.json`` is no larger: a kernel takes about 200 bytes."""
+"""Maximum size of a ``kernels.json``; a kernel takes about 200 bytes."""
 
 
 class ProfileError(UserError):
-    """A profile cannot be read or kept, or is not there; says which, why and what to do."""
+    """A profile is missing or cannot be read or written; says which, why and what to do."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The device's work in one step of a case, and where it was seen."""
+    """The device's work in one step of a case, and where it was recorded."""
 
     kernels: KernelTable
     case: Case | None = None
@@ -42,7 +41,7 @@ class Profile:
     """UTC, ISO 8601."""
     schema: int = SCHEMA
     plain_step_s: float | None = None
-    """A step of the case without a profiler."""
+    """Time of a step without a profiler."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,11 @@ class ProfileComparison:
     diff: Diff
     reason: str
     remarks: list[str] = field(default_factory=list)
-    """Obstacles to comparing the two, or explanations of their difference."""
+    """Differences between the two besides their kernels."""
 
 
 def keep(profile: Profile, path: Path) -> None:
-    """Write a profile, whole or not at all; raises ProfileError."""
+    """Write a profile atomically; raises ProfileError."""
     try:
         files.replace(path, msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
     except OSError as error:
@@ -83,7 +82,7 @@ def load(source: str) -> Profile:
 
 
 def _in_folder(folder: Path) -> Path:
-    """Choose a folder's own profile, or the first below it."""
+    """Return the topmost ``kernels.json`` in a folder, or else the topmost trace."""
     for pattern in (FILE, "*.json.gz"):
         if found := sorted(folder.rglob(pattern), key=lambda path: (len(path.parts), path)):
             return found[0]
@@ -121,8 +120,8 @@ def compare(before: str, after: str) -> ProfileComparison:
             "record it where torch sees the GPU, with activities=[ProfilerActivity.CPU, "
             "ProfilerActivity.CUDA], on AMD too"
         )
-    found = diff(a.kernels, b.kernels)
-    return ProfileComparison(a, b, found, reason(found), list(_remarks(a, b)))
+    change = diff(a.kernels, b.kernels)
+    return ProfileComparison(a, b, change, reason(change), list(_remarks(a, b)))
 
 
 def _is_of_the_host(profile: Profile) -> bool:

@@ -1,8 +1,8 @@
-"""Chrome traces of torch's profiler: the device's work, its waits, and their reasons.
+"""Read Chrome traces of torch's profiler: the device's work, its pauses, and what caused them.
 
-A trace is read whole, but only the necessary fields are kept: for 500 MB about 1 GiB.  ROCm names
-its calls ``hip…``, puts them into the category ``cuda_runtime``, and counts devices from another
-number than zero; nothing here depends on either.
+A trace is read as a whole, but only the fields needed are kept: 500 MB take about 1 GiB.  ROCm
+names its calls ``hip…`` in the category ``cuda_runtime``, and does not number devices from zero;
+nothing here depends on either.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from bench_lib.profiling.names import is_convolution
 
 PIECE_BYTES = 2**24
 MOST_BYTES = 4 * 2**30
-"""Most bytes of JSON: larger traces hold more steps than anybody looks at."""
+"""Maximum bytes of JSON; a larger trace has more steps than is useful."""
 ANY_BYTES, MOST_TIMES = 2**26, 100
-"""A compressed trace may unpack to the first, or to so many times its size: torch's are compressed
-to a twentieth, and somebody may have made a file that fills all memory."""
+"""A compressed trace may unpack to ``ANY_BYTES`` or ``MOST_TIMES`` its size, so that a crafted file
+cannot fill the memory; torch's traces compress to about a twentieth."""
 GAP_S = 10e-6
-"""From here on a pause between kernels is worth a look (workshop guide, 9.8)."""
+"""A pause between kernels longer than this is worth a look (workshop guide, 9.8)."""
 LEAST_S = 10e-9
-"""Less than this between two events is rounding: a trace tells microseconds with three digits
-behind the point."""
+"""A shorter time between two events is rounding: a trace has microseconds with three decimals."""
 
 _KINDS = {
     **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), "device"),
@@ -42,15 +41,15 @@ _KINDS = {
     "cpu_op": "host",
     "user_annotation": "range",
 }
-"""The kinds of events, by their category."""
+"""Kinds of events by category."""
 _RANGES = (re.compile(r"iteration \d+"), re.compile(r"ProfilerStep#\d+"))
-"""The names of steps, ours before torch's own."""
+"""Names of steps: ours, then torch's own."""
 _WAITS = re.compile(r"Synchronize|hipMemcpyWithStream")
 """Calls in which the host waits for the device."""
 
 
 class TraceError(UserError):
-    """A trace cannot be read or lacks the answer; says why and what to do."""
+    """A trace cannot be read or lacks what is needed; says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,12 @@ class Busy:
     """One device, from its first kernel to its last."""
 
     busy_s: float
-    """How long at least one kernel, copy or fill ran."""
+    """How long at least one kernel, copy or fill was running."""
     window_s: float
     pauses: int
-    """How often it had nothing to do."""
+    """How often nothing ran."""
     long_pauses: int
-    """How many of them lasted more than ``GAP_S``."""
+    """How many of the pauses were longer than ``GAP_S``."""
     longest: tuple[KernelCall, KernelCall] | None
     """The calls before and after the longest pause; None without a pause."""
 
@@ -74,12 +73,12 @@ class Busy:
 
     @property
     def idle_share(self) -> float:
-        """Idle share of the whole stretch, 0 to 1."""
+        """Idle share of the window, 0 to 1."""
         return self.idle_s / self.window_s if self.window_s else 0.0
 
 
 def busy_of(calls: Sequence[KernelCall]) -> Busy | None:
-    """Add up when a device worked; ``calls`` are in the order they began.  None without any."""
+    """Add up a device's busy time; ``calls`` are sorted by beginning.  None without calls."""
     if not calls:
         return None
     last = calls[0]
@@ -102,19 +101,19 @@ def busy_of(calls: Sequence[KernelCall]) -> Busy | None:
 
 @dataclass(frozen=True)
 class Trace:
-    """The contents of a trace; times are of all steps together."""
+    """The contents of a trace; times are summed over all steps."""
 
     steps: int
-    """How many it holds; 1 where it names none."""
+    """Number of steps; 1 if the trace does not mark steps."""
     kernels: list[Kernel]
-    """With copies and fills; empty where the trace has no device events."""
+    """Including copies and fills; empty if the trace has no device events."""
     operations: list[Kernel]
-    """Torch's operations by the time of their kernels, the longest first; without a device by the
-    host's time in each itself."""
+    """Torch's operations, longest first, by the time of their kernels; without a device, by the
+    host's own time in each."""
     convolutions_s: float = 0.0
-    """The convolutions' part of the operations' time."""
+    """Time of the convolutions among the operations."""
     host_s: float = 0.0
-    """In which the host worked on the steps and did not wait for the device."""
+    """How long the host worked on the steps without waiting for the device."""
     busy: Busy | None = None
     """The busiest device's."""
     calls: list[KernelCall] = field(default_factory=list, repr=False)
@@ -126,7 +125,7 @@ class Trace:
         return self.host_s / self.busy.busy_s if self.busy and self.busy.busy_s else None
 
     def table(self) -> KernelTable:
-        """Return the kernels of one step; without a device, the operations of torch."""
+        """Return the kernels of one step; without a device, torch's operations."""
         if self.busy is None:
             return table(self.operations, self.steps, HOST_SOURCE)
         return table(self.kernels, self.steps, SOURCE, busy_s=self.busy.busy_s)
@@ -139,15 +138,15 @@ HOST_SOURCE = "torch.profiler, CPU"
 def read(path: Path, *, needs_device: bool = True) -> Trace:
     """Read a trace, ``.json`` or ``.json.gz``.
 
-    Raises TraceError where it cannot be read, is torn, is no trace, or, unless told that it
-    may, holds nothing that a device did.
+    Raises TraceError if the file cannot be read, is truncated or is not a trace; with
+    ``needs_device``, also if it has no device events.
     """
-    found = _sorted_out(path)
-    device, host, host_calls = found["device"], found["host"], found["call"]
+    events = _events_by_kind(path)
+    device, host, host_calls = events["device"], events["host"], events["call"]
     if not device and needs_device:
-        held = f"{len(host)} operations of the CPU" if host else "no operation"
+        content = f"{len(host)} operations of the CPU" if host else "no operation"
         raise TraceError(
-            f"{path} holds no device events ({held}): record it where torch sees the GPU, with "
+            f"{path} holds no device events ({content}): record it where torch sees the GPU, with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on AMD too"
         )
     if not device and not host:
@@ -155,7 +154,7 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
             f"{path} holds neither operations nor device events, as of a step without torch"
         )
     names: _Names = {e.args.external: e.name for e in host if e.args.external}
-    steps = _steps(found["range"])
+    steps = _steps(events["range"])
     calls = _busiest(device, names)
     if device:
         operations = _summed((_launched_by(e, names) or e.name, e.dur) for e in device)
@@ -178,7 +177,7 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
 
 
 class _About(msgspec.Struct, frozen=True, gc=False):
-    """The needed fields of a trace's event."""
+    """The fields of an event's arguments that are needed."""
 
     external: int | None = msgspec.field(name="External id", default=None)
     device: int | str | None = None
@@ -196,7 +195,7 @@ class _Event(msgspec.Struct, gc=False):
     tid: int | str | None = None
     args: _About = _NOTHING
     end: float = msgspec.field(name="(end)", default=0.0)
-    """Filled in after decoding: a property would cost seconds of a large trace."""
+    """Filled in after decoding, since a property would take seconds on a large trace."""
 
 
 class _Document(msgspec.Struct, gc=False):
@@ -248,12 +247,12 @@ def _bytes(path: Path) -> bytearray:
 
 
 _Names = dict[int | None, str]
-"""Operations by the id that their launches carry."""
+"""Operations by the id that their launches refer to."""
 
 
-def _sorted_out(path: Path) -> defaultdict[str, list[_Event]]:
-    """Return a trace's events by kind; times in microseconds, as there."""
-    found: defaultdict[str, list[_Event]] = defaultdict(list)
+def _events_by_kind(path: Path) -> defaultdict[str, list[_Event]]:
+    """Return a trace's events by kind; times are in microseconds, as in the file."""
+    by_kind: defaultdict[str, list[_Event]] = defaultdict(list)
     for event in _events(path):
         if event.ph == "X" and event.cat in _KINDS:
             if not (abs(event.ts) < _MOST_US and 0 <= event.dur < _MOST_US):
@@ -262,8 +261,8 @@ def _sorted_out(path: Path) -> defaultdict[str, list[_Event]]:
                     "which no event can"
                 )
             event.end = event.ts + event.dur
-            found[_KINDS[event.cat]].append(event)
-    return found
+            by_kind[_KINDS[event.cat]].append(event)
+    return by_kind
 
 
 _MOST_US = 1e18
@@ -275,7 +274,7 @@ def _launched_by(event: _Event, names: _Names) -> str | None:
 
 
 def _summed(times: Iterable[tuple[str, float]]) -> list[Kernel]:
-    """Add up microseconds by name, the most first."""
+    """Add up microseconds by name, largest total first."""
     calls: Counter[str] = Counter()
     totals: defaultdict[str, float] = defaultdict(float)
     for name, microseconds in times:
@@ -286,7 +285,7 @@ def _summed(times: Iterable[tuple[str, float]]) -> list[Kernel]:
 
 
 def _own_times(events: Sequence[_Event]) -> Iterable[tuple[str, float]]:
-    """Tell each operation's time without that of the operations inside it."""
+    """Yield each operation's time without that of the operations inside it."""
     by_thread: defaultdict[int | str | None, list[_Event]] = defaultdict(list)
     for event in events:
         by_thread[event.tid].append(event)
@@ -308,10 +307,10 @@ def _own(event: _Event, inside: float) -> tuple[str, float]:
 
 
 def _convolutions(events: Iterable[_Event], names: _Names) -> float:
-    """Sum up what convolutions did, in seconds.
+    """Return the time of convolutions in seconds.
 
-    The operation tells where there is one: a convolution of 1 × 1 is a GEMM by its name.  In a
-    graph there are kernels alone.
+    The operation decides if it is known, since a 1 × 1 convolution may run as a GEMM kernel; in a
+    graph only the kernels are known.
     """
     own = (
         event.dur
@@ -334,7 +333,7 @@ def _host_s(spans: Iterable[_Event], calls: Iterable[_Event]) -> float:
 
 
 def _covered(events: Iterable[_Event]) -> float:
-    """Return for how many microseconds at least one of the events lasts."""
+    """Return for how many microseconds at least one of the events was running."""
     covered, until = 0.0, -math.inf
     for event in sorted(events, key=lambda event: event.ts):
         covered += max(0.0, event.end - max(event.ts, until))
@@ -343,11 +342,11 @@ def _covered(events: Iterable[_Event]) -> float:
 
 
 def _busiest(events: Sequence[_Event], names: _Names) -> list[KernelCall]:
-    """Return what one device did, in order: that one which did most."""
+    """Return the calls of the busiest device, in order."""
     by_device: defaultdict[int | str | None, list[_Event]] = defaultdict(list)
     for event in events:
         by_device[event.args.device].append(event)
-    most = max(by_device.values(), key=lambda each: sum(e.dur for e in each), default=[])
+    most = max(by_device.values(), key=lambda events: sum(e.dur for e in events), default=[])
     most.sort(key=lambda event: event.ts)
     return [
         KernelCall(
