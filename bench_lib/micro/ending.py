@@ -1,4 +1,4 @@
-"""The first rank's work for all: it prints, keeps and writes."""
+"""The first rank's output for all ranks: it prints, stores and writes the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bench_lib.model import Hardware, UserError
 def keeping(
     history: Path | None, device: Hardware, say: Callable[[str], None]
 ) -> Iterator[Engine | None]:
-    """Open the history and watch the device, before anything is measured; None without history.
+    """Open the history and monitor the device before anything is measured; None without history.
 
     Raises HistoryError and DeviceBusyError.
     """
@@ -39,7 +39,7 @@ def keeping(
 
 
 def make_folders(options: MicroOptions) -> None:
-    """Make the folders that the files go into; raises UserError before anything is measured."""
+    """Create the output folders; raises UserError before anything is measured."""
     for file in filter(None, (options.result, Path(options.csv_name))):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -51,22 +51,22 @@ def make_folders(options: MicroOptions) -> None:
 
 @dataclass
 class Ending:
-    """The first rank's work for all ranks once they are measured.
+    """The first rank's output for all ranks, after the measurement.
 
-    Each step is done even if others fail, so that no measurement is lost.
+    Each step runs even if others fail, so that no measurement is lost.
     """
 
     options: MicroOptions
     device: Hardware
     engine: Engine | None
-    """Keeps; None without ``--history``."""
+    """Writes the history; None without ``--history``."""
     say: Callable[[str], None]
     trouble: list[str] = field(default_factory=list)
-    """Errors, in words."""
+    """Error messages."""
     began_s: float = field(default_factory=time.monotonic)
 
     def conclude(self, seen: RankSeen) -> None:
-        """Print, keep and write."""
+        """Print the results, store them in the history, and write the files."""
         folded, options = seen.folded, self.options
         result = lines.result(options, seen.place, folded)
         if seen.place.is_rank:
@@ -87,21 +87,21 @@ class Ending:
         self._write(result)
 
     def keep(self, seen: RankSeen) -> None:
-        """Write down what the ranks measured; raises HistoryError.
+        """Store the ranks' results in the history; raises HistoryError.
 
-        Raises UserError where it was another device.
+        Raises UserError if they ran on another device.
         """
         if self.engine is None:
             return
         if differing := backends.confirm(self.device, seen.device):
             raise UserError(f"this ran on another device than {self.device.key}: {differing[0]}")
-        about = seen.outcomes[0]
+        first = seen.outcomes[0]
         outcome = self.engine.held.take_in(
             seen.case,
             seen.folded,
             began_s=self.began_s,
-            versions={**about["versions"], "cudnn": about["cudnn"]},
-            threads=about["threads"],
+            versions={**first["versions"], "cudnn": first["cudnn"]},
+            threads=first["threads"],
             pids=[int(outcome["pid"]) for outcome in seen.outcomes],
         )
         self.engine.note(outcome)
@@ -109,7 +109,7 @@ class Ending:
         self.say(f"History: {self.engine.suite.writer.path}")
 
     def _write(self, result: dict[str, Any]) -> None:
-        """Write the JSON file and append a row to the CSV, below a header if that is new."""
+        """Write the JSON file and append a row to the CSV file, with a header if it is new."""
         options = self.options
         with self._going_on(options.result):
             if options.result is not None:

@@ -1,4 +1,4 @@
-"""The flags of ``micro_benchmarking_pytorch.py``, and our own; a test freezes the former."""
+"""The flags of ``micro_benchmarking_pytorch.py``, which a test freezes, and our own."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from bench_lib.model import COMPILE_MODES, UserError
 APEX_LEVELS = {1: "amp-fp16", 2: "amp-fp16", 3: "fp16"}
 """The precision nearest to each of apex.amp's levels; level 0 is off.
 
-O1 is torch.amp's autocast, O2 (FP16 with master weights in FP32) most nearly, O3 is pure FP16."""
+O1 is torch.amp's autocast, O2 (FP16 with FP32 master weights) is closest to it, O3 is pure FP16."""
 AMP = "AMP: PyTorch Native Automatic Mixed Precision"
 OF_LAUNCHER = ("rank", "world_size", "dist_url")
-"""Values that a launcher's variables override, as in ROCm's tool."""
+"""Options that a launcher's environment variables override, as in ROCm's tool."""
 
 
 # ---- --compileContext ---------------------------------------------------------------------
@@ -29,9 +29,9 @@ OF_LAUNCHER = ("rank", "world_size", "dist_url")
 CONTEXT_KEYS = ("mode", "dynamic", "fullgraph", "backend", "options", "disable")
 MODES = tuple(mode for mode in COMPILE_MODES if mode != "eager")
 RENAMED = {"matmul_padding": "shape_padding"}
-"""Options that Inductor has under another name now."""
+"""Options that Inductor has renamed."""
 GONE = ("static_memory",)
-"""Options that Inductor no longer has; graphs ('triton.cudagraphs') keep memory in place."""
+"""Options that Inductor has removed; 'triton.cudagraphs' makes memory static instead."""
 _WORD = re.compile(r"[A-Za-z0-9_.+-]+")
 
 
@@ -42,13 +42,13 @@ class Compiling:
     mode: str = "eager"
     options: str = ""
     ignored: list[str] = field(default_factory=list)
-    """Options that Inductor no longer has."""
+    """Options that Inductor has removed."""
 
 
 def read_context(text: str) -> Compiling:
-    """Read the dictionary of ``--compileContext``; raises UserError, naming the fault.
+    """Parse the dictionary of ``--compileContext``; raises UserError, which says what is wrong.
 
-    Nothing in it is run: it has to be a literal.  ``'True'`` is True and ``'False'`` is False.
+    It has to be a literal, so no code in it runs.  ``'True'`` means True, ``'False'`` False.
     """
     try:
         context = ast.literal_eval(text.strip() or "{}")
@@ -82,7 +82,7 @@ def read_context(text: str) -> Compiling:
 
 
 def _inductors(options: Any) -> tuple[list[str], list[str]]:
-    """Return Inductor's options by the names that it has today, and those that it has no more."""
+    """Return Inductor's options under their current names, and those that were removed."""
     if not isinstance(options, dict):
         raise _wrong(f"options is {options!r}; it has to be a dictionary")
     values: dict[str, str] = {}
@@ -102,11 +102,11 @@ def _inductors(options: Any) -> tuple[list[str], list[str]]:
 
 
 def _truth(name: str, value: Any) -> bool:
-    """Return the truth that a word or number stands for; None is false."""
-    truth = {"true": True, "1": True, "false": False, "0": False, "none": False}
-    if (found := truth.get(str(value).strip().lower())) is None:
+    """Convert a word or a number to a truth value; None is false."""
+    values = {"true": True, "1": True, "false": False, "0": False, "none": False}
+    if (truth := values.get(str(value).strip().lower())) is None:
         raise _wrong(f"{name} is {value!r}; it has to be True or False")
-    return found
+    return truth
 
 
 def _wrong(why: str) -> UserError:
@@ -118,7 +118,7 @@ def _wrong(why: str) -> UserError:
 
 @dataclass(frozen=True)
 class MicroOptions:
-    """A command line that can be meant."""
+    """A valid command line."""
 
     network: str
     batch_size: int
@@ -147,7 +147,7 @@ class MicroOptions:
 
     @property
     def kept(self) -> bool:
-        """Whether it goes into a history, and is measured and checked as the suite does."""
+        """Whether the run is stored in a history, and measured and checked as in the suite."""
         return self.history is not None
 
     @property
@@ -164,18 +164,18 @@ class MicroOptions:
 
     @property
     def csv_name(self) -> str:
-        """The file that a line is appended to, as ROCm's tool calls it."""
+        """The CSV file that a row is appended to, named as by ROCm's tool."""
         return self.csv_file or f"{self.output_dir or '.'}/benchmark_summary.csv"
 
     @property
     def result(self) -> Path | None:
-        """The JSON file; none without a name for it."""
+        """The JSON file; None if it has no name."""
         if not self.output_file:
             return None
         return Path(self.output_dir or ".", f"{self.output_file}.json")
 
     def precision(self, fp32: str) -> str:
-        """Return the case's precision; ``fp32`` is what torch means by it on this device."""
+        """Return the case's precision; ``fp32`` is the device's default precision in torch."""
         if self.fp16:
             return "fp16-bn32"
         if self.amp:
@@ -254,9 +254,9 @@ def _add_their_flags(group: argparse._ArgumentGroup) -> None:
     add("--profiler-output", default="", help="name of the trace, without .json (trace<step>)")
 
 
-def read_options(words: Sequence[str]) -> MicroOptions:
-    """Read a command line; raises UserError, which names the flag and its value."""
-    given = parser().parse_args(words)
+def read_options(argv: Sequence[str]) -> MicroOptions:
+    """Parse a command line; raises UserError, which names the flag and its value."""
+    given = parser().parse_args(argv)
     for flag in ("--batch-size", "--iterations", "--opt-step"):
         _check_count(flag, getattr(given, flag.strip("-").replace("-", "_")))
     compiling = read_context(given.compileContext)
@@ -300,7 +300,7 @@ def _device_ids(text: str | None) -> tuple[int, ...]:
 
 
 def _check_ranks(options: MicroOptions) -> None:
-    """Raise UserError where processes that no launcher started could not meet."""
+    """Raise UserError if processes without a launcher could not form a process group."""
     if not options.distributed_dataparallel:
         if len(options.device_ids) > 1:
             raise UserError(
@@ -331,13 +331,13 @@ def _check_ranks(options: MicroOptions) -> None:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """One rank's place among all."""
+    """One rank's place among all ranks."""
 
     rank: int = 0
     local_rank: int = 0
     ranks: int = 1
     share: int = 1
-    """Ranks that the batch is split over."""
+    """Number of ranks that the batch is split over."""
     device_index: int = 0
     backend: str | None = None
     url: str | None = None
@@ -346,56 +346,56 @@ class RankPlace:
 
     @property
     def is_rank(self) -> bool:
-        """Whether it was started as one of several, which may be one."""
+        """Whether it was started as a rank, possibly the only one."""
         return self.ranks > 1 or self.launched
 
     @property
     def name(self) -> str:
-        """``rank 1``; empty where there is but one."""
+        """``rank 1``; empty if there is only one rank."""
         return f"rank {self.rank}" if self.ranks > 1 else ""
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks and writes for all."""
+        """Whether this rank prints and writes for all."""
         return self.rank == 0
 
 
 def place_of(options: MicroOptions, environ: Mapping[str, str]) -> RankPlace:
-    """Return the place of a process that nobody else has to be started for.
+    """Return the place of a process that starts no others.
 
-    Raises UserError, on every rank the same, for fewer devices than ranks of this host.
+    Raises UserError, the same on every rank, if ``--device_ids`` has too few for this host.
     """
-    here = who_am_i(environ)
-    if here.launcher is None:
+    launched = who_am_i(environ)
+    if launched.launcher is None:
         index = options.device_ids[0] if options.device_ids else 0
         return RankPlace(device_index=index)
-    index = device_index(here, environ)
+    index = device_index(launched, environ)
     if options.device_ids:
-        # Of all ranks here, so that every one of them says the same.
-        needed = max(here.local_rank + 1, here.local_ranks or 1)
+        # Counts all ranks of this host, so that each of them raises the same error.
+        needed = max(launched.local_rank + 1, launched.local_ranks or 1)
         if needed > len(options.device_ids):
             raise UserError(
                 f"--device_ids names {len(options.device_ids)} devices, and {needed} ranks of this "
                 "host need one each"
             )
-        index = options.device_ids[here.local_rank]
+        index = options.device_ids[launched.local_rank]
     return RankPlace(
-        rank=here.rank,
-        local_rank=here.local_rank,
-        ranks=here.ranks,
-        share=here.ranks,
+        rank=launched.rank,
+        local_rank=launched.local_rank,
+        ranks=launched.ranks,
+        share=launched.ranks,
         device_index=index,
         backend=options.dist_backend,
-        url=None if here.ranks == 1 else meeting_url(here, environ),
+        url=None if launched.ranks == 1 else meeting_url(launched, environ),
         launched=True,
     )
 
 
 def places_here(options: MicroOptions, devices: int) -> list[RankPlace]:
-    """Return the places of the processes that ``--distributed_dataparallel`` starts here.
+    """Return the places of the processes that ``--distributed_dataparallel`` starts launched.
 
-    As ROCm's tool has it, ``--rank`` and ``--world-size`` count invocations, each with a
-    process for each of its devices, and the batch is split over the devices of one.
+    As in ROCm's tool, ``--rank`` and ``--world-size`` count invocations, each of which has a
+    process for each of its devices, and the batch is split over one invocation's devices.
     """
     assert options.rank is not None
     assert options.world_size is not None
@@ -416,12 +416,12 @@ def places_here(options: MicroOptions, devices: int) -> list[RankPlace]:
 
 
 def batch_of(options: MicroOptions, place: RankPlace) -> int:
-    """Return one rank's images; raises UserError where the ranks' would not be equal."""
-    each, left = divmod(options.batch_size, place.share)
-    if left or not each:
-        near = [n * place.share for n in (each, each + 1) if n]
+    """Return one rank's batch size; raises UserError if the batch cannot be split evenly."""
+    own, rest = divmod(options.batch_size, place.share)
+    if rest or not own:
+        near = [n * place.share for n in (own, own + 1) if n]
         raise UserError(
             f"--batch-size {options.batch_size} cannot be split over {place.share} ranks evenly, "
             f"and no image is dropped; take {' or '.join(map(str, near))}"
         )
-    return each
+    return own

@@ -1,4 +1,4 @@
-"""Micro's output: what each step shows, and the lines and keys of ROCm's tool and its guide."""
+"""Micro's output: a line for each step, and the lines and keys of ROCm's tool and guide."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ DOES = {
 }
 UNSTABLE = "NOT stable: something else ran, or a clock changed; see bench-lib env"
 SHOWN = 5
-"""Warm-up iterations that are printed, as the workshop's guide has them."""
+"""Number of warm-up iterations that are printed, as in the workshop's guide."""
 
 
-# ---- steps that are watched ---------------------------------------------------------------
+# ---- recorded steps ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PrintedIteration:
-    """One iteration as it is printed."""
+    """One iteration's loss and time, as printed."""
 
     loss: float
     seconds: float
@@ -44,35 +44,35 @@ class PrintedIteration:
 
 @dataclass
 class Watched:
-    """A workload whose steps are watched; does nothing else between two that are measured."""
+    """Records losses and times of a workload's steps, with no other work between measured ones."""
 
     clock: Clock
     training: bool
     keeps_losses: bool
-    """Whether a loss has to be copied, because the next step writes over it."""
+    """Whether a loss has to be copied because the next step overwrites it."""
     entered: Callable[[str], None] = lambda _phase: None
     phase: str = ""
     steps: int = 0
-    """For warming up, the very first included."""
+    """Number of warm-up steps, including the first one."""
     warmup_s: list[float] = field(default_factory=list)
-    """Seconds of the first steps, which are timed one by one."""
+    """Seconds of the first ``SHOWN`` steps, each timed on its own."""
     warmup_losses: list[Tensor] = field(default_factory=list)
-    """A scalar each; in inference none."""
+    """A scalar each; none in inference."""
     losses: list[Tensor] = field(default_factory=list)
-    """A scalar of each measured step; in inference none."""
+    """A scalar for each measured step; none in inference."""
     answer_loss: float = float("nan")
-    """In inference: the answer's, the same for every iteration."""
+    """Inference: the answer's loss, the same for every iteration."""
     _ask: Callable[[], Tensor | None] = lambda: None
 
     def enter(self, phase: str) -> None:
-        """Take in where in the case we are."""
+        """Record that a new phase of the case begins."""
         self.phase = phase
-        if phase == "give way" and not self.training and (seen := self._ask()) is not None:
-            self.answer_loss = float(seen)
+        if phase == "give way" and not self.training and (loss := self._ask()) is not None:
+            self.answer_loss = float(loss)
         self.entered(phase)
 
     def prepare(self, workload: Workload) -> Workload:
-        """Put what watches around a workload's step."""
+        """Return the workload with a step that records."""
         step, self._ask = workload.step, workload.loss
 
         def watched_step() -> object:
@@ -97,19 +97,19 @@ class Watched:
         return answer
 
     def _keep(self, losses: list[Tensor]) -> None:
-        if self.training and (seen := self._ask()) is not None:
-            losses.append(seen.clone() if self.keeps_losses else seen)
+        if self.training and (loss := self._ask()) is not None:
+            losses.append(loss.clone() if self.keeps_losses else loss)
 
     def warmup(self) -> list[PrintedIteration]:
-        """Return the first iterations, the very first included, once all are done."""
+        """Return the first warm-up iterations, after all are done."""
         return self._iterations(self.warmup_losses, self.warmup_s)
 
     def measured(self, seconds: list[float]) -> list[PrintedIteration]:
-        """Return the measured iterations, which took so long."""
+        """Return the measured iterations, given their times."""
         return self._iterations(self.losses, seconds)
 
-    def _iterations(self, seen: list[Tensor], seconds: list[float]) -> list[PrintedIteration]:
-        losses = [float(loss) for loss in seen]
+    def _iterations(self, tensors: list[Tensor], seconds: list[float]) -> list[PrintedIteration]:
+        losses = [float(loss) for loss in tensors]
         if not self.training:
             losses = [self.answer_loss] * len(seconds)
         return [PrintedIteration(loss, taken) for loss, taken in zip(losses, seconds, strict=False)]
@@ -119,7 +119,7 @@ class Watched:
 
 
 def header(options: MicroOptions, place: RankPlace, batch: int, device: str) -> list[str]:
-    """Return the lines before anything runs."""
+    """Return the lines that are printed before anything runs."""
     lines = [
         f"Using network: {options.network}",
         f"Batch size: {options.batch_size}",
@@ -136,7 +136,7 @@ def header(options: MicroOptions, place: RankPlace, batch: int, device: str) -> 
 
 
 def before_warmup(options: MicroOptions) -> list[str]:
-    """Return the lines before the first step; in inference the same, as people search them."""
+    """Return the lines before the first step; also in inference, since scripts search for them."""
     lines = ["INFO: running forward and backward for warmup."]
     if options.task == "infer":
         lines.append("INFO: in inference that is the forward pass alone.")
@@ -146,9 +146,9 @@ def before_warmup(options: MicroOptions) -> list[str]:
 
 
 def warming_up(warmup: Sequence[PrintedIteration], steps: int) -> list[str]:
-    """Return a line for each iteration that is shown of all ``steps`` for warming up."""
+    """Return a line for each printed warm-up iteration out of ``steps``."""
     lines = ["Warming up..."]
-    lines += [f"Warmup iteration {i}: {_iteration(seen)}" for i, seen in enumerate(warmup)]
+    lines += [f"Warmup iteration {i}: {_iteration(one)}" for i, one in enumerate(warmup)]
     if steps > len(warmup):
         lines.append(f"... {steps - len(warmup)} more")
     return [*lines, "Warmup complete.", ""]
@@ -194,7 +194,7 @@ def _summary(options: MicroOptions, devices: int, seen: Measurement) -> list[str
 
 
 def result(options: MicroOptions, place: RankPlace, seen: Measurement) -> dict[str, Any]:
-    """Return what ROCm's tool writes as JSON, and as a line of its CSV."""
+    """Return what ROCm's tool writes as JSON and as a row of its CSV."""
     return {
         "Name": options.output_file,
         "GPUs": place.ranks,
@@ -213,16 +213,16 @@ def performance(
     precision: str,
     roofline: Roofline | None,
 ) -> list[str]:
-    """Return the guide's lines below the summary; with several ranks the slowest's steps."""
+    """Return the guide's lines below the summary; with several ranks, of the slowest rank."""
     batch, rate, samples = measurement.items_per_step, rate_of(measurement), measurement.iteration_s
     ranks = max(1, len(measurement.per_rank))
     mean, median = statistics.fmean(samples), statistics.median(samples)
     deviation = statistics.stdev(samples) if len(samples) > 1 else 0.0
     slowest, spread = iterations.percentile(samples, 0.99), iterations.spread(samples)
     stable = "stable" if spread <= iterations.TRUST else UNSTABLE
-    shares = [f"Global batch size: {batch}", f"Local batch size: {batch // ranks}"]
+    batches = [f"Global batch size: {batch}", f"Local batch size: {batch // ranks}"]
     if ranks == 1:
-        shares = []
+        batches = []
     lines = [
         RULE,
         "Performance Summary:",
@@ -230,7 +230,7 @@ def performance(
         f"Network: {options.network}",
         f"Mode: {options.mode}",
         f"Batch size: {options.batch_size}",
-        *shares,
+        *batches,
         f"Iterations: {len(samples)} (excluding warmup)",
         f"Precision: {precision}",
         "",
@@ -256,7 +256,7 @@ def performance(
 
 
 def _digits(value: float, digits: int = 4) -> str:
-    """Return a number in so many digits, as plain as people's scripts read it: 12980."""
+    """Format a number with that many digits and no exponent, for scripts: ``12980``."""
     return f"{float(f'{value:.{digits}g}'):.15g}"
 
 

@@ -1,7 +1,7 @@
-"""The program: alone, a rank of a launcher, or starting a process for each device.
+"""The program: a single process, a launcher's rank, or one that starts a process for each device.
 
-Exit status: 0 done, 1 it could not be measured, kept or written, 2 the question was wrong, 130
-interrupted, 141 the reader of the output closed it.
+Exit status: 0 success, 1 not measured, stored or written, 2 usage error, 130 interrupted, 141 the
+reader of the output closed it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from bench_lib.worker.zygote import importing_torch
 
 INTERRUPTED, CLOSED = 130, 141
 THEIRS = ("INFO: ", "Initializing process group", "Rendezvous complete")
-"""How lines begin that ROCm's tool prints of each rank."""
+"""Prefixes of the lines that ROCm's tool prints for each rank."""
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     speaks = True
     try:
         speaks = who_am_i(os.environ).rank == 0
-        options = read_options(sys.argv[1:] if words is None else words)
+        options = read_options(sys.argv[1:] if argv is None else argv)
         if who_am_i(os.environ).launcher or not options.distributed_dataparallel:
             return _rank(options, place_of(options, os.environ))
         return _start_ranks(options)
@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if speaks:
             _complain("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # head, or grep -m1, found what it looked for
+    except BrokenPipeError:  # such as head or grep -m1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
 
@@ -70,7 +70,7 @@ def _spawned(index: int, options: MicroOptions, places: Sequence[RankPlace]) -> 
 
 
 def _rank(options: MicroOptions, place: RankPlace) -> int:
-    """Be a rank; if it fails, it ends at once, since the others may wait for it."""
+    """Run one rank; on failure it exits at once, since the others may wait for it."""
     with importing_torch():
         from bench_lib.micro.session import NotMeasuredError
 
@@ -82,14 +82,14 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
     except KeyboardInterrupt:
         if place.ranks == 1:
             raise
-        status = INTERRUPTED  # whoever started the ranks says so
+        status = INTERRUPTED  # the parent prints the message
     if place.ranks > 1:
         os._exit(status)
     return status
 
 
 def _say(output: Callable[[str], None], mark: str, text: str) -> None:
-    """Print a line, with a mark unless it is one that ROCm's tool prints for each rank."""
+    """Print a line, marked unless ROCm's tool prints it for each rank."""
     output(text if not text or text.startswith(THEIRS) else f"{mark}{text}")
 
 
@@ -107,9 +107,9 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
         ending = None
         if place.is_first:
             make_folders(options)
-            # A device that torch cannot open is the session's to name.
-            found = backends.detect()
-            device = found[min(place.device_index, len(found) - 1)]
+            # If torch cannot open the device, the session reports that.
+            devices = backends.detect()
+            device = devices[min(place.device_index, len(devices) - 1)]
             engine = stack.enter_context(keeping(options.history, device, say))
             ending = Ending(options, device, engine, output, trouble)
         seen = run(options, place, say)

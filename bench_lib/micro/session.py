@@ -1,4 +1,4 @@
-"""One rank: measures the case that the flags stand for, looks into it, and prints."""
+"""One rank: measure the case that the flags describe, profile it, and print."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from bench_lib.worker.workloads.compilation import arguments_of, records_graphs
 from bench_lib.worker.workloads.registry import ROCM_NAMES, networks
 
 SIZE = 224
-"""Pixels of ROCm's tool's images, whatever the network; inception_v3 alone has 299."""
+"""Image size in ROCm's tool, in pixels, for all networks except inception_v3 (299)."""
 
 
 class NotMeasuredError(Exception):
-    """The flags can be meant, and this device or this torch cannot do it; says why."""
+    """The flags are valid, but this device or torch cannot run them; says why."""
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an exception says in a line; with the next where the first announces it."""
+    """Return an exception's first line, with the next one if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -56,19 +56,19 @@ class RankSeen:
     measurement: Measurement
     measured: list[PrintedIteration]
     outcomes: list[dict[str, Any]]
-    """Every rank's."""
+    """All ranks' results."""
     captured: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    """Failed profiles, with the reason."""
+    """Why profiles failed."""
 
     @property
     def folded(self) -> Measurement:
-        """The measurement of all ranks: a step takes as long as its slowest one's."""
+        """The measurement of all ranks: a step takes as long as on the slowest rank."""
         return fold(self.outcomes) if self.place.ranks > 1 else self.measurement
 
 
 def case_from(options: MicroOptions, place: RankPlace, fp32: str) -> Case:
-    """Return the suite's case that the flags stand for; raises UserError."""
+    """Return the suite's case that the flags describe; raises UserError."""
     name = ROCM_NAMES.get(options.network, options.network)
     known = networks()
     if problem := one_of("network", list(known))(name):
@@ -92,14 +92,14 @@ def case_from(options: MicroOptions, place: RankPlace, fp32: str) -> Case:
         measure_s=1e-9,
         checks=options.kept,
     )
-    if not options.kept:  # ROCm's tool sleeps for as long before it measures
+    if not options.kept:  # ROCm's tool sleeps that long before it measures
         sampling = dataclasses.replace(sampling, warmup_max_s=1.0)
     axes = network_axes({name: about.image_size for name, about in known.items()})
     return case_of(axes, values, Case(id="", workload="", sampling=sampling))
 
 
 def plain_fp32(device: torch.device) -> str:
-    """Return what torch means by FP32 on a device as long as nobody tells it otherwise."""
+    """Return the precision that torch uses by default for FP32 on a device."""
     if device.type != "cuda" or torch.version.hip is not None:
         return "fp32"
     major, _ = torch.cuda.get_device_capability(device)
@@ -107,7 +107,7 @@ def plain_fp32(device: torch.device) -> str:
 
 
 def check_compiling(options: MicroOptions, place: RankPlace) -> None:
-    """Raise UserError now for what torch does not have, and not minutes later in the compiler."""
+    """Raise UserError for what this torch lacks, now rather than minutes into compiling."""
     case_from(options, place, "fp32")
     if options.flops_prof_step and importlib.util.find_spec("deepspeed") is None:
         raise UserError("--flops-prof-step needs DeepSpeed; pip install deepspeed")
@@ -125,7 +125,7 @@ def check_compiling(options: MicroOptions, place: RankPlace) -> None:
 
 
 def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> RankSeen:
-    """Measure on this rank; raises UserError, NotMeasuredError, and whatever else goes wrong."""
+    """Measure on this rank; raises UserError, NotMeasuredError, and any unexpected error."""
     device, seen = _opened(place)
     case = case_from(options, place, plain_fp32(device))
     if place.is_first and options.compiling.ignored:
@@ -147,15 +147,15 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
             agree=group.agree,
             brief=not options.kept,
         )
-        measured, printed = looked_at(options, case, context, say)
+        measured, printed = _measured(options, case, context, say)
     passes = Passes(options, place, say)
     passes.run(case, setting)
     outcome = {"measurement": dataclasses.asdict(measured), **about_rank(setting, seen)}
     with _not_measured(case, seen):
         outcomes = group.gathered(outcome)
     group.leave()
-    clock.release()  # others may be measured on this device while this process is there
-    gc.unfreeze()  # or extensions call what Python never frees a leak, on stderr
+    clock.release()  # other cases may run on this device while this process lives
+    gc.unfreeze()  # otherwise extensions report leaks on stderr
     return RankSeen(
         place=place,
         case=case,
@@ -170,7 +170,7 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
 
 @contextlib.contextmanager
 def _not_measured(case: Case, seen: Device) -> Iterator[None]:
-    """Say in a line what torch cannot do here; raises NotMeasuredError."""
+    """Turn torch's errors into a NotMeasuredError with a one-line message."""
     try:
         yield
     except UserError:
@@ -186,10 +186,10 @@ def _not_measured(case: Case, seen: Device) -> Iterator[None]:
         raise NotMeasuredError(f"{case.id} cannot be run: {first_line(error)}") from error
 
 
-def looked_at(
+def _measured(
     options: MicroOptions, case: Case, context: MeasuringContext, say: Callable[[str], None]
 ) -> tuple[Measurement, list[PrintedIteration]]:
-    """Measure a case, and print each iteration; returns the measured ones, too."""
+    """Measure a case and print each iteration; also returns the measured iterations."""
 
     def entered(phase: str) -> None:
         if phase == "first step":
@@ -203,7 +203,7 @@ def looked_at(
     watched = Watched(
         context.clock,
         training=options.task == "train",
-        # A step's loss may lie in a graph, where the next step's will be.
+        # A graph's next step writes its loss to the same memory.
         keeps_losses=mode == "graph" or records_graphs(mode, text),
         entered=entered,
     )
@@ -247,9 +247,9 @@ def _met(place: RankPlace, device: torch.device, say: Callable[[str], None]) -> 
 
 
 class Passes:
-    """The profiled passes that the flags ask for, over the case built anew.
+    """The profiled passes that the flags request, on a newly built case.
 
-    Apart from the measurement: a profiler that was there once costs every launch.
+    They run after the measurement, since a profiler slows every later launch.
     """
 
     def __init__(self, options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> None:
@@ -261,7 +261,7 @@ class Passes:
         self.failed: list[str] = []
 
     def run(self, case: Case, setting: Setting) -> None:
-        """Build the case and run them; an error is a line, and nothing is lost for it."""
+        """Build the case and run the passes; an error becomes a line and loses no results."""
         options = self._options
         passes = [self._autograd] if options.autograd_profiler else []
         passes += [self._kineto] if options.kineto else []
@@ -272,15 +272,15 @@ class Passes:
             workload = build(case, setting)
             for _ in range(LEAST_WARMUP_STEPS):
                 workload.step()
-            for look in passes:
+            for profile in passes:
                 with self._trying():
-                    look(workload)
+                    profile(workload)
 
     @contextlib.contextmanager
     def _trying(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - what is measured is not lost for it
+        except Exception as error:  # noqa: BLE001 - the measurement must not be lost
             why = f"{type(error).__name__}: {first_line(error)}"
             self.lines.append(f"Not profiled: {why}")
             self.failed.append(f"not profiled: {why}")
@@ -316,9 +316,9 @@ class Passes:
             self.lines.append(f"Trace of {captured.steps} iterations: {where} (ui.perfetto.dev)")
 
     def _flops(self, workload: Workload) -> None:
-        options, found = self._options, workload.layers()
-        assert found is not None
-        network, batch = found
+        options, network_and_batch = self._options, workload.layers()
+        assert network_and_batch is not None
+        network, batch = network_and_batch
         self._say("INFO: profiling one iteration more, layer by layer")
         text = layers.profile(
             network,
