@@ -1,4 +1,4 @@
-"""What a command answers, as data: tables of typed columns, notes, the next command, the status.
+"""A command's answer as data: tables of typed columns, notes, the next command, exit status.
 
 ``report.render`` writes it as text, Markdown, JSON, CSV or HTML.
 """
@@ -14,21 +14,21 @@ from bench_lib.formats import NUMBER, RATIO, SHARE
 from bench_lib.model import Verdict
 
 SCHEMA = 3
-"""Number of all JSON documents of commands; 1 and 2 had a form for each command."""
+"""Version of the commands' JSON; versions 1 and 2 had a format for each command."""
 Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """One value of each row, raw; its unit says how it is written for people."""
+    """A raw value of each row, with a unit that determines its format for people."""
 
     name: str
-    """In JSON and CSV, with its unit as the project writes it: ``step_s``."""
+    """Name in JSON and CSV, including the unit: ``step_s``."""
     get: Callable[[Row], Any]
     unit: str | Callable[[Row], str] = NUMBER
-    """As of ``formats.amount``; a function where each row has its own."""
+    """As for ``formats.amount``; a function if it depends on the row."""
     heading: str | None = None
-    """For people: the name in words by default; empty where only JSON and CSV have the column."""
+    """Heading for people, by default the name in words; empty for JSON and CSV only."""
 
     @property
     def label(self) -> str:
@@ -50,13 +50,13 @@ class Column(Generic[Row]):
 
 
 def columns(source: str, names: str, unit: str = NUMBER) -> list[Column[Any]]:
-    """Return columns that only JSON has: attributes by name, of the row or of its ``source``."""
+    """Return columns for JSON only: named attributes of the row or of its ``source``."""
     path = f"{source}." if source else ""
     return [Column(name, attrgetter(path + name), unit, "") for name in names.split()]
 
 
 def judged(of: Callable[[Row], Verdict | None]) -> list[Column[Row]]:
-    """Return what a verdict says of a change: its size, what it may be, and what would be found."""
+    """Return a verdict's change, its 95% interval, and the minimum detectable slowdown."""
 
     def get(name: str) -> Callable[[Row], Any]:
         return lambda row: getattr(of(row), name, None)
@@ -70,41 +70,41 @@ def judged(of: Callable[[Row], Verdict | None]) -> list[Column[Row]]:
 
 @dataclass(frozen=True)
 class Table(Generic[Row]):
-    """Rows of anything, and the columns that are read from them."""
+    """Rows of any type, and the columns that read them."""
 
     columns: Sequence[Column[Row]]
     rows: Sequence[Row]
     title: str = ""
     keys: int = 1
-    """Columns from the first on that tell the rows apart; each part of a wide table has them."""
+    """Number of leading columns that identify a row; each part of a wide table repeats them."""
     is_upright: bool = False
-    """Whether people get a column for each row, named by the first cell, and a row a column."""
+    """Whether the table is transposed for people; the first cells become headings."""
     most: int | None = None
-    """How many rows people get; None for all, which JSON and CSV have."""
+    """Maximum number of rows for people; None for all.  JSON and CSV always have all."""
     cuts_names: bool = False
-    """Whether a name in the first column may be cut, so that the others stand beside it."""
+    """Whether to shorten names in the first column so that the other columns fit."""
     is_quiet: Callable[[Row], bool] | None = None
-    """The rows that a review folds away."""
+    """Selects the rows that Markdown folds away."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a command found, and how it ends."""
+    """A command's result and exit status."""
 
     command: str
     tables: Mapping[str, Table[Any]] = field(default_factory=dict)
-    """By their field in JSON."""
+    """By field name in JSON."""
     title: str = ""
     heading: Sequence[str] = ()
     """Lines above the tables."""
     verbatim: str = ""
-    """Text that is never broken: a script, or a page of its own."""
+    """Text that is never wrapped: a script or a whole page."""
     details: str = ""
-    """Text below the tables that is never broken."""
+    """Text below the tables that is never wrapped."""
     notes: Sequence[str] = ()
     """Sentences below the tables."""
     next: str = ""
-    """One command to type now."""
+    """The command to run next."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of JSON."""
+    """Additional fields of the JSON."""
     exit_status: int = 0

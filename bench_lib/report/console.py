@@ -1,4 +1,4 @@
-"""Records as text: the terminal's text at the end of a run, in at most 100 columns."""
+"""Records as text, as at the end of a run, in at most 100 columns."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from bench_lib.verdict.severity import rank
 from bench_lib.verdict.statistics import iterations
 
 NAMED = 3
-"""Most cases that a line names; it counts the rest."""
+"""Maximum number of cases that a line names; the others are counted."""
 
 
 @dataclass(frozen=True)
 class CaseFigures:
-    """Figures of a run's accepted measurements of a case, the middle of its processes."""
+    """A case's figures in a run: medians over its accepted measurements."""
 
     median_s: float
     rate: float
-    """Items a second, by the wall clock."""
+    """Items per second of wall-clock time."""
     item: str
     spread: float
     peak_memory_bytes: int | None
-    """The most of them."""
+    """Maximum over the measurements."""
 
 
 def figures(record: Record) -> CaseFigures | None:
@@ -63,12 +63,12 @@ def _item(record: Record) -> str:
 
 
 def _timing(record: Record) -> Verdict | None:
-    """Return the timing to show; None for a case without figures, whose status says why."""
+    """Return the timing to show; None for a case without figures."""
     return timing_of(record) if record.measurements else None
 
 
 def timing_of(record: Record) -> Verdict | None:
-    """Return the timing that decides, else the first, which is the latency; None without."""
+    """Return the timing that decides the status, else the latency; None without timings."""
     known = ((verdict, find(verdict.metric)) for verdict in record.verdicts)
     timings = [verdict for verdict, metric in known if metric and metric.rule is Rule.CHANCE]
     decisive = [v for v in timings if v.status is record.status]
@@ -76,23 +76,23 @@ def timing_of(record: Record) -> Verdict | None:
 
 
 def day_of(record: Record) -> dt.date:
-    """Return the day, UTC, on which a case was first measured: by it a quarantine counts."""
+    """Return the day (UTC) of a case's first attempt, which decides about a quarantine."""
     try:
         return dt.date.fromisoformat(record.attempts[0].time[:10])
-    except (IndexError, ValueError):  # nothing was measured, or somebody else wrote it
+    except (IndexError, ValueError):  # nothing was measured, or the file was edited
         return utc_today()
 
 
 def excused(record: Record) -> bool:
-    """Return whether a quarantine takes a record's consequences, as the run itself had it."""
+    """Return whether a quarantine was in force, so that the record does not fail the run."""
     try:
         return record.quarantine is not None and in_force(record.quarantine, day_of(record))
-    except ValueError:  # a day that somebody else wrote
+    except ValueError:  # an invalid date in an edited file
         return False
 
 
 def standing(record: Record) -> str:
-    """Return a record's status, in brackets where a quarantine takes its consequences."""
+    """Return a record's status, in brackets while the case is quarantined."""
     if record.status is None:
         return "not judged"
     return f"({record.status.value})" if excused(record) else record.status.value
@@ -107,11 +107,11 @@ COLUMNS: list[Column[Record]] = [
     Column("spread", _of("spread"), SHARE),
     Column("memory_bytes", _of("peak_memory_bytes"), "B", "memory"),
 ]
-"""A case in the terminal, in Markdown and on the page."""
+"""The columns of a case in the terminal, in Markdown and on the page."""
 
 
 def summary(records: Iterable[Record]) -> Table[Record]:
-    """Return a table of records, worst first and otherwise as measured."""
+    """Return a table of records, worst first and otherwise in the order measured."""
     return Table(COLUMNS, sorted(records, key=lambda each: rank(each.status)))
 
 
@@ -121,9 +121,9 @@ _QUIET = (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
 def explanations(
     records: Iterable[Record], *, every: bool = False, above: Sequence[Record] = ()
 ) -> list[str]:
-    """Return a line for each thing that a reader should know, beginning with the case's id.
+    """Return a line, which begins with the case's id, for each thing that a reader should know.
 
-    The reader has seen the verdicts of those ``above``.
+    Verdicts of the records ``above`` have been shown already.
     """
     quiet = () if every else _QUIET
     records = list(records)
@@ -163,7 +163,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def _on_warnings(records: Iterable[Record]) -> list[str]:
-    """Return the first of warnings that differ in numbers alone, with the cases they are of."""
+    """Return one line for all warnings that differ only in numbers, with their cases."""
     alike: dict[tuple[str, ...], dict[str, str]] = {}
     for record in records:
         for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
@@ -180,7 +180,7 @@ _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
 
 
 def _on_skips(records: Iterable[Record]) -> list[str]:
-    """Return a line for each reason to skip, with the cases that it skipped."""
+    """Return a line for each reason to skip, with the skipped cases."""
     skipped: dict[str, list[str]] = {}
     for record in records:
         if record.status is Status.SKIPPED and record.verdicts:
@@ -200,16 +200,16 @@ def _on_quarantine(record: Record) -> list[str]:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """Return in one line how many cases have each status."""
+    """Return the number of cases by status on one line."""
     return ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "not judged"
 
 
 _FURTHER = re.compile(r"; | \(| than ")
-"""The place where a reason goes into detail."""
+"""Where the details of a reason begin."""
 
 
 def brief(record: Record) -> str:
-    """Return what fails in a case, by how much, and the kernels that it comes from."""
+    """Return which metric fails, by how much, and the kernels to blame."""
     verdict = judge.leading(record.verdicts)
     first = printable(verdict.reason).partition("\n")[0]
     if verdict.status is Status.ERROR:
@@ -219,10 +219,10 @@ def brief(record: Record) -> str:
 
 
 def in_words(record: Record, *, brief: bool = False) -> str:
-    """Say in some lines how a case stands: the leading verdict, then the metrics.
+    """Return a case's result in a few lines: the leading verdict, then the other metrics.
 
-    ``brief`` leaves out metrics that are as they should be, and what changed since the baseline,
-    which ``explanations`` has once for all cases.
+    ``brief`` omits metrics that pass, and changes since the baseline, which ``changes`` has once
+    for all cases.
     """
     verdict = judge.leading(record.verdicts)
     lines = [f"{verdict.status.value} {record.case.id}: {verdict.metric}: {verdict.reason}"]
@@ -241,5 +241,5 @@ def in_words(record: Record, *, brief: bool = False) -> str:
 
 
 def rate_of(measurement: Measurement) -> float:
-    """Items per second over the measured stretch by the wall clock."""
+    """Items per second of wall-clock time while measuring."""
     return measurement.items_per_step * len(measurement.iteration_s) / measurement.wall_s

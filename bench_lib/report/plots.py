@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench_lib.storage.archive import Point
 
 LEFT, RIGHT, TOP, BOTTOM = 76, 690, 20, 196
-"""Pixels of a history's box, in a picture of 720 by 220; a narrow screen scrolls."""
+"""The plot area in pixels, within a picture of 720 by 220; a narrow screen scrolls."""
 LEGEND = (
     ("run", "run"),
     ("bad", "failed"),
@@ -29,31 +29,31 @@ LEGEND = (
     ("band", "baseline, and what is tolerated"),
     ("moved", "change point"),
 )
-"""A class, and what it stands for."""
+"""CSS classes and their meanings."""
 
 
 class _Drawing:
-    """A picture of things at places between 0 and 1, from the lower left corner of a box."""
+    """An SVG with coordinates from 0 to 1; the origin is the lower left corner of the plot."""
 
     def __init__(self) -> None:
         self.parts: list[Markup] = []
 
     def put(self, element: str, *words: object) -> None:
-        """Add an element; whatever is put into it is escaped."""
+        """Add an element; its arguments are escaped."""
         self.parts.append(Markup(element).format(*words))  # noqa: S704 - the element is ours
 
     def path(self, kind: str, places: Iterable[tuple[float, float]]) -> None:
-        """Draw a line through some places."""
+        """Draw a line through the places."""
         steps = "L".join("{:.1f} {:.1f}".format(*_pixels(*place)) for place in places)
         self.put('<path class="{}" d="M{}"/>', kind, steps)
 
     def dot(self, kind: str, place: tuple[float, float], words: str) -> None:
-        """Draw a point that says something under the pointer."""
+        """Draw a point with a tooltip."""
         dot = '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}</title></circle>'
         self.put(dot, kind, *_pixels(*place), words)
 
     def text(self, kind: str, place: tuple[float, float], words: str, dx: int, dy: int) -> None:
-        """Write at a place, so many pixels to the right and below."""
+        """Write text at a place, shifted by ``dx`` and ``dy`` pixels."""
         across, down = _pixels(*place)
         text = '<text class="tick {}" x="{:.1f}" y="{:.1f}">{}</text>'
         self.put(text, kind, across + dx, down + dy, words)
@@ -64,7 +64,7 @@ def _pixels(x: float, y: float) -> tuple[float, float]:
 
 
 def _steps(low: float, high: float, most: int) -> list[float]:
-    """Return round values between two, ``most`` or a few less."""
+    """Return round values between two bounds, about ``most`` of them."""
     rough = (high - low) / most
     ten = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * ten for factor in (1, 2, 5, 10) if factor * ten >= rough)
@@ -72,7 +72,7 @@ def _steps(low: float, high: float, most: int) -> list[float]:
 
 
 def history(entry: NightCase) -> Markup | None:
-    """Draw an entry's nights; None if there is no more than tonight."""
+    """Draw an entry's history; None if it has fewer than two points."""
     points = [point for point in entry.points if math.isfinite(point.log_median)]
     if len(points) < 2:
         return None
@@ -112,7 +112,7 @@ def history(entry: NightCase) -> Markup | None:
 def _draw_points(
     drawing: _Drawing, points: Sequence[Point], places: Sequence[tuple[float, float]]
 ) -> None:
-    """Draw a line through the nights; those that were not OK, and the last, say what they are."""
+    """Draw a line through the nights, with a dot for the last one and those that were not OK."""
     drawing.path("line run", places)
     for point, place in zip(points, places, strict=True):
         is_plain = point.status in (None, Status.OK)
@@ -133,9 +133,9 @@ def _on_point(point: Point) -> str:
 
 
 def band(entry: NightCase) -> list[float]:
-    """Return the baseline's lower bound, middle and upper bound in seconds; empty without one.
+    """Return the baseline's lower bound, mean and upper bound in seconds; empty without one.
 
-    The bounds are what the verdict on the latency tolerated, else what the case does.
+    The bounds are the tolerance of the verdict on the latency, else that of the case.
     """
     if entry.baseline is None or not entry.baseline.processes:
         return []

@@ -1,4 +1,4 @@
-"""A run's time by the phases that its attempts recorded."""
+"""A run's time by phase."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from bench_lib.report.answer import Column, Table
 
 @dataclass
 class Spent:
-    """Seconds by phase, of some attempts."""
+    """Seconds by phase, summed over attempts."""
 
     attempts: int = 0
     phases_s: Counter[str] = field(default_factory=Counter)
 
     @property
     def total_s(self) -> float:
-        """Seconds in all."""
+        """Total seconds."""
         return math.fsum(self.phases_s.values())
 
 
 def spent(records: Iterable[Record]) -> Spent:
-    """Add up the phases of all attempts; attempts that recorded none count for nothing."""
-    found = Spent()
+    """Add up the phases of all attempts that recorded any."""
+    total = Spent()
     for attempt in (attempt for record in records for attempt in record.attempts):
-        found.attempts += bool(attempt.phases_s)
-        found.phases_s.update(attempt.phases_s)
-    return found
+        total.attempts += bool(attempt.phases_s)
+        total.phases_s.update(attempt.phases_s)
+    return total
 
 
 PHASES: list[Column[tuple[str, float, float]]] = [
@@ -42,6 +42,6 @@ PHASES: list[Column[tuple[str, float, float]]] = [
 
 
 def phases(found: Spent) -> Table[tuple[str, float, float]]:
-    """Return the table of phases in seconds, the longest first and their sum last."""
+    """Return the table of phases in seconds, longest first and the total last."""
     rows = [*found.phases_s.most_common(), ("all", found.total_s)]
     return Table(PHASES, [(name, taken_s, found.total_s) for name, taken_s in rows])

@@ -1,4 +1,4 @@
-"""A finished run held against another one, or the accepted values, and judged as pytest would."""
+"""Compare a finished run with another run or the baseline, and judge it as pytest would."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from bench_lib.verdict import families, judge, metrics
 from bench_lib.verdict.evidence import Evidence
 
 BASELINE = "baseline"
-"""Names the accepted values of B's hardware, in place of a run."""
+"""Stands for the accepted values of B's hardware instead of a run."""
 
 
 class SideError(UserError):
-    """A side cannot be found or read; says which and why."""
+    """One of the sides cannot be found or read; says which and why."""
 
 
 @dataclass(frozen=True)
 class SideValues:
-    """What B is held against: a baseline for each case."""
+    """What B is compared with: a baseline for each case."""
 
     title: str
     baselines: Mapping[str, Baseline]
-    """Of a run, those that accepting it would make."""
+    """For a run, the baselines that accepting it would create."""
     environments: Mapping[str, Environment]
     problems: list[str] = field(default_factory=list)
-    """Unreadable parts."""
+    """Which parts cannot be read."""
 
 
 def find(a: str, b: str, *, folder: Path, baseline_folder: Path) -> tuple[SideValues, Run]:
@@ -65,13 +65,13 @@ def _checked(run: Run) -> Run:
 
 
 def title(run: Run) -> str:
-    """Return a run in some words."""
+    """Describe a run."""
     end = "" if run.finished else "; it did not come to its end, and may lack cases"
     return f"run {run.run_id} on {run.key}, {run.started}{end}"
 
 
 def of_run(run: Run) -> SideValues:
-    """Return the values that accepting a run would make."""
+    """Return the baselines that accepting a run would create."""
     accepted = Accepted(run.run_id, "", run.started)
     found, problems = {}, list(run.problems)
     for case_id, record in run.records.items():
@@ -83,7 +83,7 @@ def of_run(run: Run) -> SideValues:
                 accepted,
                 environments=run.environments,
             )
-        except ValueError as error:  # a line that somebody else wrote
+        except ValueError as error:  # the file may have been edited
             problems.append(f"{case_id} cannot be read: {error}")
             continue
         if change.new is not None:
@@ -92,9 +92,9 @@ def of_run(run: Run) -> SideValues:
 
 
 def judged(a: SideValues, run: Run, tolerance: float | None = None) -> list[Record]:
-    """Judge the cases of a run by A's values; those that it did not measure stay as they are.
+    """Judge a run's cases against A's values; cases that it did not measure stay as they are.
 
-    ``tolerance`` is the slow-down that matters, as a fraction, in place of each case's own.
+    ``tolerance``, as a fraction, overrides each case's own.
     """
     suite: dict[str, Evidence] = {}
     for record in run.records.values():
@@ -111,7 +111,7 @@ def judged(a: SideValues, run: Run, tolerance: float | None = None) -> list[Reco
 
 
 def _unmeasured(record: Record) -> Record:
-    """Return a record as its own run left it; what that had no time to judge failed."""
+    """Return a record as its run left it; an unjudged one with a fault is an ERROR."""
     fault = record.attempts[-1].fault
     if record.status is not None or fault is None:
         return record
@@ -140,7 +140,7 @@ def _evidence(run: Run, record: Record, baseline: Baseline, tolerance: float | N
 
 
 def _named(run: Run, record: Record, a: SideValues, verdicts: list[Verdict]) -> Record:
-    """Return a record with its verdicts in words, what changed around it, and the kernels."""
+    """Return a record with the verdicts' reasons, environment changes, and kernels to blame."""
     before, last = a.baselines[record.case.id], record.attempts[-1]
     pairs = [(process.environment, last.environment) for process in before.processes[-1:]]
     told = list(map(reasons.in_words, verdicts))
