@@ -24,7 +24,7 @@ class UserError(RuntimeError):
 def unknown(kind: str, value: object, known: Sequence[str]) -> str:
     """Return the message for an unknown value, with the nearest known values, or else all."""
     near = difflib.get_close_matches(str(value), known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(known)}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
     return f"unknown {kind} {value!r}; {hint}"
 
 
@@ -168,22 +168,22 @@ def problem_of(case: object) -> str | None:
     if not isinstance(case, Case):
         return f"{case!r} is no Case; make one with bench_lib.Case(id, workload, params)"
     if not (is_case_id(case.id) and _is_plain(case.id)):
-        return f"the case's id is {case.id!r}; it has to be {ID_RULE}"
+        return f"the case's id is {case.id!r}; it must be {ID_RULE}"
     params: object = case.params
     if not isinstance(params, dict):
-        return f"params of {case.id} is {params!r}; it has to be a dictionary"
+        return f"params of {case.id} is {params!r}; it must be a dictionary"
     for name, value in params.items():
         if not _is_text(name):
-            return f"params of {case.id}: the name {name!r} has to be text"
+            return f"params of {case.id}: the name {name!r} must be text"
         if not is_param(value):
-            return f"params of {case.id}: {name} is {value!r}; it has to be {PARAM_RULE}"
+            return f"params of {case.id}: {name} is {value!r}; it must be {PARAM_RULE}"
     workload: object = case.workload
     if not _is_text(workload):
-        return f"the workload of {case.id} is {workload!r}; it has to be text, package.module:name"
+        return f"the workload of {case.id} is {workload!r}; it must be text, package.module:name"
     if not _is_text(case.tier):
-        return f"tier of {case.id} is {case.tier!r}; it has to be text"
+        return f"tier of {case.id} is {case.tier!r}; it must be text"
     if not _is_amount(case.time_limit_s):
-        return f"time_limit_s of {case.id} is {case.time_limit_s!r}; it has to be a number"
+        return f"time_limit_s of {case.id} is {case.time_limit_s!r}; it must be a number"
     for group, kind in (("launch", Launch), ("sampling", Sampling), ("limits", Limits)):
         fields: object = getattr(case, group)
         if not isinstance(fields, kind):
@@ -191,7 +191,7 @@ def problem_of(case: object) -> str | None:
         for name, usual in vars(kind()).items():
             value = getattr(fields, name)
             if (rule := _broken_rule(value, usual)) is not None:
-                return f"{group} of {case.id}: {name} is {value!r}; it has to be {rule}"
+                return f"{group} of {case.id}: {name} is {value!r}; it must be {rule}"
     problem = too_tolerant(case.limits)
     return None if problem is None else f"limits of {case.id}: {problem}"
 

@@ -69,9 +69,9 @@ def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:
                 slower += f" together with {', '.join(finding.shared)}"
             yield f"not the software under test ({pairs}: {equal}); {slower}"
         case Overruled(status=None):
-            yield "the other baseline decides"
+            yield "the other baseline is more precise, and decides"
         case Overruled(status=status):
-            yield f"in turns with the reference it is {status and status.value}"
+            yield f"measured in turns with the reference, it is {status and status.value}"
         case ClockChange():
             yield from _clock(finding)
         case HostBound():
@@ -90,8 +90,8 @@ def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield _other_state(verdict, finding)
         case Unaccepted():
             yield from _unaccepted(verdict, finding)
-        case Told(words):
-            yield words.replace("the baseline", _baseline(verdict))
+        case Told(text):
+            yield text.replace("the baseline", _baseline(verdict))
 
 
 def _choices(finding: OtherChoices) -> str:

@@ -233,11 +233,11 @@ class Scenario:
     standards: tuple[str, ...] = STANDARDS[0]
     nights: int = 1
     planted: float = 0.0
-    """Slow-down of five cases."""
+    """Slowdown of five cases."""
     everywhere: float = 0.0
-    """Slow-down of every case."""
+    """Slowdown of every case."""
     first_worker: float = 0.0
-    """Slow-down of the first worker alone."""
+    """Slowdown of the first worker alone."""
 
     @property
     def rule(self) -> str:
@@ -284,7 +284,7 @@ class Tally:
 
     @property
     def power(self) -> float:
-        """Share of planted slow-downs that were called REGRESSED."""
+        """Share of planted slowdowns that were called REGRESSED."""
         return self.planted["REGRESSED"] / max(1, self.planted.total())
 
     @property
@@ -601,7 +601,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.nights is None:
         options.nights = 1000 if options.worlds is None and options.turns is None else 60
     if options.nights < 1:
-        parser.error(f"--nights is {options.nights}; it has to be at least 1")
+        parser.error(f"--nights is {options.nights}; it must be at least 1")
     if options.turns is not None:
         turns.play_all(options.turns, options.nights, options.seed)
         return 0

@@ -842,7 +842,7 @@ class Kind:
 
     strike: Strike
     statuses: set[int]
-    spoils: int = 0
+    disturbs: int = 0
     """So many cases may be ERROR."""
     needs: str = ""
     """``disk``, ``stand-in`` or ``ranks``: where it can be done."""
@@ -938,20 +938,20 @@ def wrong(scene: Scene, kind: Kind, files: set[Path]) -> Iterator[str]:
     yield from (f"status {s}" for s in outcome.status if s not in allowed)
     if outcome.status == [0] and (due := place.due()):
         yield f"status 0, and {len(due)} cases are in no run"
-    spoilt, ended = 0, set(outcome.status)
+    disturbed, ended = 0, set(outcome.status)
     for path in sorted(files):
         run = history.read(path)
         yield from (f"{path.name}: {p}" for p in run.problems[run.ended is None :])
         bad = [record for record in run.records.values() if record.status is Status.ERROR]
-        spoilt += len(bad)
+        disturbed += len(bad)
         if run.exit_status == 0 and bad:
             yield f"{path.name} says 0, and {bad[0].case.id} is ERROR"
         said = run.exit_status
         # What pytest calls 2 is 130 of any program, and -2 of one that the signal itself ended.
         if said is not None and not {said % 128, said, 128 - said} & ended:
             yield f"{path.name} says {said}"
-    if spoilt > kind.spoils:
-        yield f"{spoilt} cases are ERROR"
+    if disturbed > kind.disturbs:
+        yield f"{disturbed} cases are ERROR"
     # Ctrl-C before pytest is there is Python's own affair.
     is_mute = kind.is_mute and -signal.SIGINT not in outcome.status
     for log in sorted(place.folder.glob(f"run-{outcome.number}-*.log")):

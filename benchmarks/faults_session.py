@@ -52,7 +52,7 @@ def _share_none(*_: object) -> NoReturn:
 
 
 def _stand_in() -> None:
-    """Put devices and programs in place of real ones, and wait less where somebody is dead."""
+    """Put devices and programs instead of real ones, and wait less where somebody is dead."""
     bench_lib.backends.detect = lambda *_: devices()
     session.network_sizes = dict
     engine.HeldDevice = functools.partial(HeldDevice, start=_start, watch=_watch)

@@ -25,7 +25,7 @@ and judges in turns with a reference without it.  The last line has the referenc
 exit status is 0 if nine in ten of the cases are slower.
 
 Prints a JSON object for each run: how many cases have which status, and by case the status, the
-ratio and the smallest slow-down that would have been found.  The runs and what pytest printed stay
+ratio and the smallest slowdown that would have been found.  The runs and what pytest printed stay
 in DIR.
 """
 

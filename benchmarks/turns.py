@@ -9,7 +9,7 @@ device adds to a case is the same for both sides of a pair.  Processes differ by
 by case, as on an H200.
 
 Nothing is ever slower, so each REGRESSED is false.  On every tenth night the same measurements are
-judged once more with slow-downs planted in five cases.  What is not found then stays for the next
+judged once more with slowdowns planted in five cases.  What is not found then stays for the next
 night, so that "within two" nights tells both.
 """
 

@@ -5,10 +5,10 @@
 A world is played night by night.  A run is accepted as the pinned baseline; each later night is
 measured in up to six processes and judged as the suite judges, and the nights that were fine make
 the rolling baseline.  Nothing is ever slower, so each REGRESSED is false.  On some nights the same
-measurements are judged once more with slow-downs planted in five cases, which no later night sees.
+measurements are judged once more with slowdowns planted in five cases, which no later night sees.
 
-All nights together are asked every night as well (``verdict/nights.py``), so each slow-down that
-they tell is false.  From some nights on, slow-downs that last are planted in a copy of the nights,
+All nights together are asked every night as well (``verdict/nights.py``), so each slowdown that
+they tell is false.  From some nights on, slowdowns that last are planted in a copy of the nights,
 and it counts how many slower nights there are when they are told.
 
 Processes differ by 0.02 to 0.3%, case by case, as on an H200.  A median of iterations repeats so
@@ -45,9 +45,9 @@ HISTORY = 60
 PLANTED = 5
 EFFECTS = (0.01, 0.02, 0.03, 0.05)
 PLANT_EVERY = 10
-"""On the first night and on each tenth, slow-downs are planted."""
+"""On the first night and on each tenth, slowdowns are planted."""
 LASTING = {"1% in a case": (0.01, 15), "2% in a case": (0.02, 15)}
-"""Slow-downs that last: how large, and in how many cases."""
+"""Slowdowns that last: how large, and in how many cases."""
 LASTING_FROM = (20, 40)
 """Nights on which they begin."""
 FOLLOWED = 10
@@ -149,13 +149,13 @@ class Played:
     planted: dict[str, int] = field(default_factory=dict)
     """Cases planted for each effect, likewise."""
     visible: dict[str, list[float]] = field(default_factory=dict)
-    """The median case's smallest slow-down that is found, by night."""
+    """The median case's smallest slowdown that is found, by night."""
     alarms: list[int] = field(default_factory=list)
     """Cases called slower, by night."""
     told: int = 0
-    """Slow-downs that the nights told together."""
+    """Slowdowns that the nights told together."""
     until: dict[str, list[int]] = field(default_factory=dict)
-    """By slow-down that lasts, on which slower night each was told; one too many if on none."""
+    """By slowdown that lasts, on which slower night each was told; one too many if on none."""
 
     def add(self, other: Played) -> None:
         """Take in another history."""
@@ -173,7 +173,7 @@ class Played:
 
     @property
     def false_per_night(self) -> float:
-        """Cases a night that were called slower, and slow-downs that nights told together."""
+        """Cases a night that were called slower, and slowdowns that nights told together."""
         return (self.statuses["REGRESSED"] + self.told) / max(1, self.nights)
 
 
@@ -305,7 +305,7 @@ class _Together:
                 self.runs[case].append(over.CaseRun(name, _date(number - len(by_run)), held))
         self.told_since = [""] * CASES
         self.first: dict[tuple[str, int, int], int] = {}
-        """By slow-down, the night it begins and its number, the night on which it was told."""
+        """By slowdown, the night it begins and its number, the night on which it was told."""
         self.nights = 0
 
     def add(
@@ -323,7 +323,7 @@ class _Together:
         self.nights += 1
 
     def look(self) -> int:
-        """Return how many slow-downs the nights tell that none told before."""
+        """Return how many slowdowns the nights tell that none told before."""
         found = self._asked(self.runs).new
         for one in found:
             for case in map(int, one.cases):
@@ -331,7 +331,7 @@ class _Together:
         return len(found)
 
     def plant(self, begin: int) -> None:
-        """Look at the nights as they would have been with slow-downs since one of them."""
+        """Look at the nights as they would have been with slowdowns since one of them."""
         rng = np.random.default_rng(begin)
         for name, (effect, cases) in LASTING.items():
             chosen = rng.choice(CASES, cases, replace=False).tolist()
@@ -357,7 +357,7 @@ class _Together:
                     self.first[name, begin, number] = min(known, self.nights - begin)
 
     def until(self) -> dict[str, list[int]]:
-        """Return by slow-down on which slower night each was told."""
+        """Return by slowdown on which slower night each was told."""
         found: dict[str, list[int]] = {}
         for (name, _, _), nights in self.first.items():
             found.setdefault(name, []).append(nights)
@@ -387,7 +387,7 @@ def _plant(
     *,
     rng: np.random.Generator,
 ) -> None:
-    """Judge a night as it would have been with slow-downs in some cases."""
+    """Judge a night as it would have been with slowdowns in some cases."""
     chosen = set(rng.choice(CASES, PLANTED, replace=False).tolist())
     found = played.found.setdefault(when, Counter())
     played.planted[when] = played.planted.get(when, 0) + PLANTED

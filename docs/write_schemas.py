@@ -68,8 +68,6 @@ class StoredCase:
     """Of what was measured."""
     accepted: Accepted | None = None
     """Who says that these are the values to hold against, where they were measured."""
-    earlier: list[Accepted] = dataclasses.field(default_factory=list)
-    """The last acceptances before this one, oldest first."""
     limits: Limits = dataclasses.field(default_factory=Limits)
     """``spread`` alone; the others are the matrix's."""
     conditions: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -114,7 +114,7 @@ def make_run(**fields: Any) -> RunLine:
         "cases": 1,
         "counts": {"OK": 1},
         "path": f"history/20261120T020000Z_mi300x_{RUN}.jsonl",
-        "file": f"20261120T020000Z_mi300x_{RUN}.jsonl",
+        "name": f"20261120T020000Z_mi300x_{RUN}.jsonl",
     }
     unseen = {item.name: 0 for item in dataclasses.fields(RunLine)}
     return RunLine(**{**unseen, **about, **fields})
@@ -127,10 +127,6 @@ USUAL_POINT = {
     "key": "mi300x",
     "device_uuid": builders.UUID,
     "log_median": math.log(0.008),
-    "spread": 0.004,
-    "rate": 8000.0,
-    "item": "img",
-    "peak_memory_bytes": 2**30,
     "status": Status.OK,
     "environment": ENVIRONMENT,
 }
@@ -170,7 +166,6 @@ def make_points(
                 case_id=case_id,
                 key=key,
                 log_median=math.log(time_s),
-                rate=64 / time_s,
                 status=last if ago == 0 else Status.OK,
                 environment=ENVIRONMENT if passed or not steps else OLD_ENVIRONMENT,
             )
@@ -401,7 +396,7 @@ def make_night(entries: Sequence[NightCase] | None = None, **fields: Any) -> Nig
 
 
 def unfinished_night() -> Night:
-    """Return a night whose second run, on other hardware, did not come to its end."""
+    """Return a night whose second run, on other hardware, did not finish."""
     other = make_entry(make_case("resnet18"), hardware=MI250X, run_id="0d0d0d0d")
     torn = make_run(run_id="0d0d0d0d", key="mi250x", ended=None, exit_status=None)
     return make_night(
@@ -481,7 +476,7 @@ def example_night() -> Night:
         [*failing, *rest],
         runs=runs,
         left_out=[
-            "mi250x: not measured this night, but in the run before: resnet50-b64-tf32-eager-infer"
+            "mi250x: in the previous run, and not in this one: resnet50-b64-tf32-eager-infer"
         ],
         environments={
             ENVIRONMENT: AFTER,

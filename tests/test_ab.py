@@ -228,7 +228,7 @@ def test_only_what_looks_different_gets_more_pairs(bed):
     assert rows["slow"].status is Status.REGRESSED
     assert rows["slow"].pairs[0] == pytest.approx((0.010, 0.0105))
     assert rows["slow"].verdicts[0].ratio == pytest.approx(1.05)
-    assert "looking again at 1 of 2 cases, in fresh pair 3 of at most 4" in bed.said
+    assert "re-measuring 1 of 2 cases in fresh pair 3 of at most 4" in bed.said
 
 
 def test_a_case_leaves_as_soon_as_it_does_not_look_different_any_more(bed):
@@ -497,7 +497,7 @@ def scripted(cli, bed, monkeypatch):
     [
         (("-k", "big and ("), ("-k", "big and (")),
         (("-k", "big(size=1)"), ("-k", "big")),
-        (("-k", "tiny"), ("-k", "'tiny' matches none of 3 cases; there is big-fp16")),
+        (("-k", "tiny"), ("-k", "'tiny' matches none of 3 cases, such as big-fp16")),
         (("--env-a", "OMP_NUM_THREADS"), ("--env-a", "'OMP_NUM_THREADS' is not KEY=VALUE")),
         (("--env-b", "=1"), ("--env-b", "'=1' is not KEY=VALUE")),
         (("--env-b", "HIP_VISIBLE_DEVICES=1"), ("--env-b", "HIP_VISIBLE_DEVICES chooses the")),
@@ -505,7 +505,7 @@ def scripted(cli, bed, monkeypatch):
         (("--prefix-b", "docker run x"), ("--python-b", "name the interpreter behind --prefix-b")),
         (("--pairs", "1"), ("--pairs",)),
         (("--pairs", "4", "--most-pairs", "3"), ("--most-pairs", "3 is less than --pairs 4")),
-        (("--tier", "daily"), ("--tier", "'daily' is none of smoke, gate, nightly")),
+        (("--tier", "daily"), ("--tier", "'daily' is not one of smoke, gate, nightly")),
         (("--tier", "gate"), ("--tier", "has no case in gate")),
         (("--matrix", "none.toml"), ("--matrix", "none.toml is not a file")),
     ],
@@ -525,7 +525,7 @@ def test_an_interpreter_that_is_not_there_is_one_line_that_names_its_side(cli, m
     assert (status, out) == (2, "")
     assert err.splitlines()[-1] == (
         "bench-lib: error: A: cannot start a worker with /nowhere/python: No such file or "
-        "directory; it has to be a Python interpreter with torch and torchvision"
+        "directory; it must be a Python interpreter with torch and torchvision"
     )
     assert history.files(Path("history")) == []
 
@@ -582,13 +582,15 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
 
 def test_a_side_behind_a_prefix_is_said_to_be_known_in_part(scripted):
     _, out, _, _ = scripted("--python-b", "python3", "--prefix-b", "docker run x")
-    assert "environment of B: what its prefix sets, its caches and ROCm: not known" in out
+    assert "environment of B: its ROCm, its caches and what its prefix sets are unknown" in out
 
 
 def test_equal_sides_are_an_a_a_check_with_nothing_to_accept(scripted):
     status, out, _, _ = scripted("-k", "fp16")
     assert status == 0
-    assert "nothing to accept: both sides are the same, and what differs is noise" in out
+    assert (
+        "nothing to accept: both sides are the same environment, so any difference is noise" in out
+    )
     assert "next: " not in out
 
 
@@ -694,7 +696,7 @@ def test_kernels_that_cannot_be_looked_into_do_not_cost_the_answer(scripted, bed
     bed.b.script = {"small-fp32": [SLOW]}
     status, _, err, _ = scripted("--pairs", "2", "--most-pairs", "3")
     assert status == 1
-    assert "kernels could not be looked into: no profiler" in err
+    assert "kernels could not be profiled: no profiler" in err
 
 
 def test_kernels_of_a_dead_reference_are_said_to_be_its_own(scripted, bed, monkeypatch):
@@ -710,7 +712,7 @@ def test_kernels_of_a_dead_reference_are_said_to_be_its_own(scripted, bed, monke
     status, out, _, _ = scripted("--pairs", "2", "--most-pairs", "3")
     assert status == 1
     (reason,) = (line for line in out.splitlines() if line.startswith("small-fp32: REGRESSED"))
-    assert reason.endswith("its kernels are not known: the reference's: it is gone")
+    assert reason.endswith("its kernels are unknown: the reference's: it is gone")
 
 
 # ---- for real -----------------------------------------------------------------------------

@@ -149,12 +149,12 @@ def test_inputs_are_drawn_from_layers_and_signature(own, run, words, drawn):
         ("mine", "write it as package.module:Object"),
         ("nowhere:Net", "No module named 'nowhere'"),
         ("mine:Nets", "has no attribute 'Nets'"),
-        ("mine:number", "mine:number: it is of type int; it has to be a class of torch.nn.Module"),
+        ("mine:number", "mine:number: it is of type int; it must be a class of torch.nn.Module"),
         ("mine:Words", "Words needs words; give --arg words=VALUE"),
         ("mine:Odd", "no input could be drawn for a, b; give --inp"),
         ("mine:Odd --input c=3", "give --input a=SHAPE --input b=SHAPE instead of c"),
         ("mine:Net --input image=3,4", "RuntimeError: "),
-        ("mine:Net --input image=big", "--input: image=big; it has to be NAME=3,224,224"),
+        ("mine:Net --input image=big", "--input: image=big; it must be NAME=3,224,224"),
     ],
 )
 def test_what_cannot_be_known_is_one_line_that_says_what_to_give(own, run, words, expected):

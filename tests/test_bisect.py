@@ -74,6 +74,8 @@ class Noisy(Contexts):
         if self.number in self.bed.unstartable:
             raise LaunchError("libtorch.so is not there")
         context = super().context(draws=draws)
+        if draws is not None:  # it calibrates, and measures nothing
+            return context
         slower = sum(size for at, size in self.bed.planted.items() if self.number >= at)
         second = 0.010 * (1 + slower) * math.exp(self.bed.draw.gauss(0, self.bed.sd))
         self.script = {"x": [self.bed.faults.get(self.number, [second] * 20)]}
@@ -172,7 +174,7 @@ def test_a_commit_that_does_not_build_or_run_is_left_out_with_its_reason(bed):
         9: "B: exception in measure: no kernel for this",
         10: "c10 does not build: cc ended with status 1",
     }
-    assert "c10 Change 10 is left out: c10 does not build: cc ended with status 1" in bed.said
+    assert "c10 Change 10 is skipped: c10 does not build: cc ended with status 1" in bed.said
 
 
 def test_a_search_goes_on_where_an_interrupted_one_ended(bed):
@@ -350,7 +352,7 @@ def test_the_command_says_first_what_it_takes_and_last_what_it_was(command):
     assert said[1].endswith("pairs differ by 0.5%; wrong at most once in 20")
     assert said[2] == "0 pairs so far; measuring c16 Change 16"
     assert lines[1].split() == ["c11", "Change", "11"]
-    assert lines[3].startswith("made x slower: 2.72% (")
+    assert lines[3].startswith("made x slower: 2.96% (")
     assert "% sure, after " in lines[-1]
     assert "history/bisections/" in lines[-1]
     assert command.asked[0] == ("c0", "c16", ("make", "-j", "all of it"))
@@ -380,7 +382,7 @@ def test_too_few_pairs_are_no_answer(command, monkeypatch):
     monkeypatch.setattr("bench_lib.cli.bisect.MORE_PAIRS", 3)
     status, out, _ = command("x", *ENDS)
     assert status == 2
-    assert out.startswith("undecided, the same command goes on; most probable so far:\n")
+    assert out.startswith("undecided; run the same command to go on. Most probable so far:\n")
 
 
 @pytest.mark.parametrize("other", [("--build", "make all"), ("--bad", "c15")])
@@ -390,7 +392,7 @@ def test_pairs_go_on_unless_candidates_are_others(command, bed, other):
     assert status == 130
     assert err.splitlines()[-1] == "bench-lib: interrupted"
     found = command("x", *ENDS, "--error", "1%")
-    assert "goes on from 3 pairs of an earlier call, in history/bisections/" in found.err
+    assert "continues with 3 pairs of an earlier call, in history/bisections/" in found.err
     assert "wrong at most once in 100" in found.err
     assert "goes on from" not in command("x", *ENDS, *other).err
 

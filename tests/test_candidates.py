@@ -63,8 +63,8 @@ def test_a_merge_is_one_change(repository):
     [
         ("nowhere", "main", "--good: .* has no commit 'nowhere'; name a hash, a tag or a branch"),
         ("main", "--all", "--bad: .* has no commit '--all'"),
-        ("main", "HEAD", "main is no earlier commit of the branch that HEAD is on"),
-        ("main", "main~1", "main is no earlier commit of the branch that main~1 is on"),
+        ("main", "HEAD", "main is not an earlier commit of the branch that HEAD is on"),
+        ("main", "main~1", "main is not an earlier commit of the branch that main~1 is on"),
         ("other", "main", "git merge-base other main may be the good one"),
     ],
 )
@@ -170,10 +170,10 @@ def test_builds_of_a_version_are_in_the_order_of_their_rocm(monkeypatch):
 @pytest.mark.parametrize(
     ("good", "bad", "words"),
     [
-        ("1.0", "4.0", r"engine 1.0 to 4.0 is no range .*; pip finds 1.0, 2.0\+rocm7, 3.0"),
-        ("3.0", "1.0", "is no range of versions, the older one first"),
-        ("newest", "1.0", "'newest' is no version; write engine==2.10.0, for example"),
-        ("stone==1.0", "2.0", "'stone==1.0' is no version; write engine==2.10.0"),
+        ("1.0", "4.0", r"engine 1.0 to 4.0 is not a range .*; pip finds 1.0, 2.0\+rocm7, 3.0"),
+        ("3.0", "1.0", "is not a range of versions, the older one first"),
+        ("newest", "1.0", "'newest' is not a version; write engine==2.10.0, for example"),
+        ("stone==1.0", "2.0", "'stone==1.0' is not a version; write engine==2.10.0"),
     ],
 )
 def test_versions_that_are_none_are_named(pip, good, bad, words):

@@ -146,9 +146,9 @@ def test_a_fault_of_one_size_leaves_the_others(run):
         ("-d flaot", "unknown dtype 'flaot'; did you mean float"),
         ("-b 8x", "--minbytes: bytes is '8x'; write a number of bytes, or 64K"),
         ("-b 2M -e 1M", "--minbytes 2097152 is above --maxbytes 1048576"),
-        ("-f 1", "--stepfactor is 1; it has to be a whole number of 2 or more"),
+        ("-f 1", "--stepfactor is 1; it must be a whole number of 2 or more"),
         ("-b 1 -e 3", "2 bytes of float, the largest size of these, leave 4 ranks nothing"),
-        ("-g 1", "--ranks is 1; a collective is of 2 to 1024"),
+        ("-g 1", "--ranks is 1; a collective takes 2 to 1024"),
         ("-g 5", "--ranks is 5, and there are 4 GPUs"),
     ],
 )  # fmt: skip
@@ -164,7 +164,7 @@ def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, 
 def test_one_gpu_is_no_group(run):
     answer = run(devices=gpus(1))
     assert answer.status == 2
-    assert "a collective is of 2 GPUs or more, and there is 1 here" in answer.err
+    assert "a collective needs 2 GPUs or more, and this machine has 1" in answer.err
 
 
 # ---- the page about it ------------------------------------------------------------------

@@ -62,14 +62,14 @@ def test_the_exercises_are_these(exercise):
     answer = exercise("none", "resnet50")
     assert answer.status == 2
     assert answer.err.startswith(
-        "bench-lib: error: NAME: 'none' is none of precision, compile, depth, batch-sweep, "
+        "bench-lib: error: NAME: 'none' is not one of precision, compile, depth, batch-sweep, "
         "largest-batch"
     )
 
 
 def test_an_option_of_another_exercise_and_two_values_of_one_axis_are_refused(exercise):
     answer = exercise("depth", "--at-most", "3")
-    assert "--at-most: exercise depth has no use for it" in answer.err
+    assert "--at-most: exercise depth does not use it" in answer.err
     answer = exercise("precision", "resnet50", "--batch-sizes", "8,16")
     assert "--batch-sizes: exercise precision compares precision; name one" in answer.err
 
@@ -235,7 +235,7 @@ def test_a_search_without_an_end_is_bounded_and_says_so(exercise, tmp_path):
     words = ("largest-batch", "resnet50", "--precisions", "fp32", "--batch-size", "4")
     answer = exercise(*words, "--at-most", "9", device=CPU)
     assert answer.table()[1][:2] == ["fp32", "9"]
-    assert "fp32: batch 9 is the most that was to be tried" in answer.lines
+    assert "fp32: batch 9 is the largest that was to be tried" in answer.lines
     (record,) = the_run(tmp_path).records.values()
     assert record.nodeid == "bench-lib/largest-batch::resnet50-b9-fp32-eager-infer"
 
@@ -358,12 +358,12 @@ def test_a_sweep_names_the_best_batch(exercise):
         ("compile resnet50 --modes default,default", "--modes names default twice"),
         ("precision", "which network? bench-lib exercise precision NETWORK"),
         ("depth --mode eager", "--mode eager compiles nothing; choose a mode that does"),
-        ("precision resnet50 --batch-size 0", "--batch-sizes names '0'; it has to be"),
+        ("precision resnet50 --batch-size 0", "--batch-sizes names '0'; it must be"),
         ("largest-batch resnet50 --at-most 0", "--at-most: "),
         ("batch-sweep resnet50 --batch-sizes 8,0", "--batch-sizes names '0'"),
         ("precision resnet50 --iterations 0", "--iterations: "),
-        ("precision resnet50 --time-limit inf", "--time-limit inf: it has to be a time above 0"),
-        ("precision resnet50 --task dream", "unknown task 'dream'; there is infer, train"),
+        ("precision resnet50 --time-limit inf", "--time-limit inf: it must be a time above 0"),
+        ("precision resnet50 --task dream", "unknown task 'dream'; choose from infer, train"),
         ("precision resnet50 --precisions int8 --task train", "precision int8 is for inference"),
     ],
 )  # fmt: skip
@@ -446,4 +446,4 @@ def test_a_real_network_is_searched_and_measured_on_a_real_cpu(really):
     assert row["flops_per_step"] > 0
     assert row["finite"] is True
     assert row["batch_size"] == 3
-    assert "fp32: batch 3 is the most that was to be tried" in found.json["notes"]
+    assert "fp32: batch 3 is the largest that was to be tried" in found.json["notes"]

@@ -137,10 +137,13 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
     [
         (["COPY points TO 'x'"], "a query is one SELECT; it reads the history and never writes it"),
         (["SELEC"], "the query cannot be read: "),
-        (["SELECT * FROM '/etc/hostname'"], "unknown table '/etc/hostname'; there is points, runs"),
+        (
+            ["SELECT * FROM '/etc/hostname'"],
+            "unknown table '/etc/hostname'; choose from points, runs",
+        ),
         (["SELECT * FROM run"], "unknown table 'run'; did you mean runs?"),
         (["SELECT * FROM nights"], "unknown table 'nights'; did you mean points?"),
-        (["SELECT * FROM x"], "unknown table 'x'; there is points, runs, environments"),
+        (["SELECT * FROM x"], "unknown table 'x'; choose from points, runs, environments"),
         (["SELECT * FROM results"], "unknown table 'results'; did you mean runs?"),
         (["SELECT 1", "--json", "--csv"], "--json and --csv exclude each other; name one"),
         (
@@ -183,10 +186,13 @@ def test_values_are_exported_as_csv_of_all_runs_or_of_one(cli, runs, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--format", "xlsx"], "--format: 'xlsx' is none of csv, pytest-benchmark, pytorch, openm"),
+        (
+            ["--format", "xlsx"],
+            "--format: 'xlsx' is not one of csv, pytest-benchmark, pytorch, openm",
+        ),
         ([], "Missing option '--format'"),
         (["--format", "pytest-benchmark"], "name the run to export: its id, or latest"),
-        (["xyz", "--format", "csv"], "'xyz' is not a run here; in history there is "),
+        (["xyz", "--format", "csv"], "'xyz' is not a run here; history has "),
         (
             ["--format", "csv", "-o", "history"],
             "cannot write history: it is no regular file; name another",
@@ -214,7 +220,7 @@ def test_a_run_from_before_there_were_phases_says_so(cli, tmp_path):
     answer = cli("show", "latest", "--phases")
     assert (answer.status, answer.lines[-1]) == (
         0,
-        "no attempt of it says what its time was spent on",
+        "none of its attempts recorded where the time went",
     )
 
 

@@ -1,4 +1,4 @@
-"""``bench-lib judge``: anybody's timings in, a verdict a case out."""
+"""``bench-lib judge``: anyone's timings in, a verdict a case out."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_case_without_a_verdict_has_the_same_fields(judge):
         "interval": None,
         "tolerance": 0.01,
         "detectable_effect": None,
-        "reason": "nothing to hold against line 1: no candidate process",
+        "reason": "no candidate process to compare with line 1",
     }
 
 
@@ -175,14 +175,14 @@ def test_a_tolerance_is_a_percentage_or_a_fraction(judge, text, share):
     [
         ("1", "1 is 100%; did you mean 1%?"),
         ("0.7", "0.7 is 70%; did you mean 0.7%?"),
-        ("75", "75 is 7500%; it has to be above 0 and at most 50%"),
-        ("0", "0 is 0%; it has to be above 0 and at most 50%"),
-        ("-1%", "-1%; it has to be above 0 and at most 50%"),
-        ("51%", "51%; it has to be above 0 and at most 50%"),
-        ("nan", "'nan' is no share; write it as 1% or 0.01"),
-        ("inf%", "'inf%' is no share; write it as 1% or 0.01"),
-        ("one", "'one' is no share; write it as 1% or 0.01"),
-        ("%", "'%' is no share; write it as 1% or 0.01"),
+        ("75", "75 is 7500%; it must be above 0 and at most 50%"),
+        ("0", "0 is 0%; it must be above 0 and at most 50%"),
+        ("-1%", "-1%; it must be above 0 and at most 50%"),
+        ("51%", "51%; it must be above 0 and at most 50%"),
+        ("nan", "'nan' is not a share; write it as 1% or 0.01"),
+        ("inf%", "'inf%' is not a share; write it as 1% or 0.01"),
+        ("one", "'one' is not a share; write it as 1% or 0.01"),
+        ("%", "'%' is not a share; write it as 1% or 0.01"),
     ],
 )
 def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words):
@@ -200,20 +200,20 @@ def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words
         (
             side("a", "candidate", STEADY),
             "NO_BASELINE",
-            "nothing to hold line 10 against: no baseline process",
+            "no baseline process to compare line 10 with",
         ),
         (
             side("a", "baseline", STEADY[:1]) + side("a", "candidate", STEADY),
             "NO_BASELINE",
             (
-                "one baseline process, line 10, cannot tell software from chance: "
-                "two are needed, and five are better"
+                "one baseline process, line 10, cannot tell a change from noise: "
+                "two are needed, five are better"
             ),
         ),
         (
             side("a", "baseline", STEADY),
             "ERROR",
-            "nothing to hold against line 10: no candidate process",
+            "no candidate process to compare with line 10",
         ),
         (
             [*timings("a"), line("a", "candidate", 9, [1.0])],

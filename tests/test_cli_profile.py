@@ -194,8 +194,8 @@ def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path):
     [
         ((), "which case?"),
         ((CASE, "--steps", "0"), "at least 1"),
-        ((CASE, "--tool", "nvprof"), "there is torch, rocm, rocprofv3"),
-        ((CASE, "--tool", "rocprof-compute"), "there is torch, rocm"),
+        ((CASE, "--tool", "nvprof"), "choose from torch, rocm, rocprofv3"),
+        ((CASE, "--tool", "rocprof-compute"), "choose from torch, rocm"),
         (("--diff", "a", "b", "--output", "c"), "--output: --diff measures nothing"),
         (("--diff", "a", "b"), "there is no a"),
         ((CASE, "--matrix", "no.toml"), "no.toml"),

@@ -371,8 +371,11 @@ def test_each_device_says_where_its_run_is_kept(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["mnist", "--ranks", "2"], "--ranks: scaling mnist has no use for it"),
-        (["network", "--epochs", "2", "--network", "resnet50"], "--epochs: scaling network has no"),
+        (["mnist", "--ranks", "2"], "--ranks: scaling mnist does not use it"),
+        (
+            ["network", "--epochs", "2", "--network", "resnet50"],
+            "--epochs: scaling network does not",
+        ),
         (["network"], "scaling network needs --network NAME"),
         (["network", "--network", "resnet51"], "did you mean resnet50"),
         (["network", "--network", "resnet50", "--ranks", "0"], "--ranks names '0'"),
@@ -381,9 +384,9 @@ def test_each_device_says_where_its_run_is_kept(run, tmp_path):
         (["mnist", "--at-most", "0"], "--at-most: "),
         (["mnist", "--batch-size", "70000"], "more than the 60000"),
         (["mnist", "--processes", "101"], "--processes: "),
-        (["mnist", "--weak", "--strong"], "--weak and --strong are two ways; choose one"),
+        (["mnist", "--weak", "--strong"], "--weak and --strong exclude each other; choose one"),
         (["mnist", "--time-limit", "0"], "--time-limit 0: "),
-        (["nothing"], "'nothing' is none of mnist, network"),
+        (["nothing"], "'nothing' is not one of mnist, network"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_runs(run, tmp_path, words, problem):

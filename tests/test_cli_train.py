@@ -236,16 +236,16 @@ def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--feed hose", "unknown --feed 'hose'; there is loader, device"),
-        ("--feed fixed", "unknown --feed 'fixed'; there is loader, device"),
+        ("--feed hose", "unknown --feed 'hose'; choose from loader, device"),
+        ("--feed fixed", "unknown --feed 'fixed'; choose from loader, device"),
         ("--network resnext", "unknown network 'resnext'; did you mean resnet50"),
         ("--precision half", "unknown precision 'half'"),
         ("--max-steps 0", "--max-steps / -ms: "),
         ("--max-epochs 0", "--max-epochs: "),
-        ("--batch-size 0", "batch_size is 0; it has to be a whole number of 1 or more"),
+        ("--batch-size 0", "batch_size is 0; it must be a whole number of 1 or more"),
         ("--batch-size 60000", "a step of 60000 images is more than the 50000 that cifar100 has"),
-        ("--workers -1", "workers is -1; it has to be a whole number of 0 or more"),
-        ("--time-limit 0", "--time-limit 0: it has to be a time above 0"),
+        ("--workers -1", "workers is -1; it must be a whole number of 0 or more"),
+        ("--time-limit 0", "--time-limit 0: it must be a time above 0"),
         ("--data nowhere", "--data / --data-path / -dp: "),
     ],
 )
@@ -354,10 +354,10 @@ def test_as_json_the_table_has_a_row_for_each_number_of_gpus(run):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--ranks 1,two", "--ranks names 'two'; it has to be whole numbers"),
+        ("--ranks 1,two", "--ranks names 'two'; it must be whole numbers"),
         ("--epochs 0", "--epochs: "),
-        ("--epochs 2 --steps 9", "--steps and --epochs are two lengths of a row; choose one"),
-        ("--feed fixed", "unknown --feed 'fixed'; there is loader, device"),
+        ("--epochs 2 --steps 9", "--steps and --epochs exclude each other; choose one"),
+        ("--feed fixed", "unknown --feed 'fixed'; choose from loader, device"),
         ("--network vgg", "unknown network 'vgg'"),
         ("--network none", "epochs is 10, and network none learns nothing"),
         ("--batch-size 4096", "a step of 65536 images is more than the 50000 that cifar10 has"),
@@ -391,9 +391,9 @@ def test_a_batch_of_each_rank_is_timed():
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("mnist", "NAME: 'mnist' is none of cifar100, cifar10-table"),
-        ("cifar100 --epochs 3", "--epochs: train cifar100 has no use for it; leave it out"),
-        ("cifar10-table --max-steps 2", "--max-steps: train cifar10-table has no use for it"),
+        ("mnist", "NAME: 'mnist' is not one of cifar100, cifar10-table"),
+        ("cifar100 --epochs 3", "--epochs: train cifar100 does not use it; leave it out"),
+        ("cifar10-table --max-steps 2", "--max-steps: train cifar10-table does not use it"),
         ("cifar100 --ranks 1,2", "--ranks: train cifar100 takes one number"),
     ],
 )

@@ -111,9 +111,9 @@ def test_sizes_may_be_words(words, size):
     [
         ("op=all_redcue", "unknown op 'all_redcue'; did you mean all_reduce"),
         ("dtype=fp32", "unknown dtype 'fp32'"),
-        ("bytes=0", "bytes is 0; it has to be 1 to"),
+        ("bytes=0", "bytes is 0; it must be 1 to"),
         ({"bytes": "12 apples"}, "bytes is '12 apples'; write a number"),
-        ("bytes=1022", "bytes is 1022; all_reduce has elements of 4 bytes, so it has to be a"),
+        ("bytes=1022", "bytes is 1022; all_reduce has elements of 4 bytes, so it must be a"),
         ("op=all_gather ranks=3", "bytes is 1024; all_gather has elements of 4 bytes in 3 parts,"),
         ("ranks=1", "all_reduce is of 2 ranks or more, and ranks is 1"),
     ],
@@ -147,7 +147,7 @@ def test_a_sweep_goes_by_factors():
     ("arguments", "words"),
     [
         ((9, 8, 2), "--minbytes 9 is above --maxbytes 8"),
-        ((8, 16, 1), "--stepfactor is 1; it has to be a whole number"),
+        ((8, 16, 1), "--stepfactor is 1; it must be a whole number"),
     ],
 )
 def test_a_sweep_that_has_no_end_or_no_begin_is_refused(arguments, words):

@@ -182,7 +182,7 @@ def test_a_client_that_fails_is_an_error_with_its_last_words(words, client, erro
     ("more", "error"),
     [
         ({"start": "true"}, "start needs health"),
-        ({"health": "file:///etc/passwd"}, "it has to be a URL of http"),
+        ({"health": "file:///etc/passwd"}, "it must be a URL of http"),
     ],
 )
 def test_words_that_cannot_be_meant_start_nothing(more, error):
@@ -233,8 +233,8 @@ def test_a_steps_time_is_the_programs_own_and_a_rates_is_of_one() -> None:
         ("no JSON", {}, "the client's result cannot be read: "),
         (record("peak_bytes", 3.0), {}, "peak_bytes is neither a time nor a rate"),
         (record("median_itl_ms", 3.0), {"metric": "latency"}, "it has between_tokens of "),
-        (record("median_itl_ms", 3.0), {"format": "vlm"}, "format is 'vlm'; there is vllm"),
-        (record("median_itl_ms", 0.0), {}, "it has to be above zero"),
+        (record("median_itl_ms", 3.0), {"format": "vlm"}, "format is 'vlm'; choose from vllm"),
+        (record("median_itl_ms", 0.0), {}, "it must be above zero"),
     ],
 )
 def test_a_result_that_tells_no_time_is_a_fault(document, params, error):

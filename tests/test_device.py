@@ -268,7 +268,7 @@ def test_a_throttle_reason_is_set_aside_by_name_only_if_an_idle_cool_device_give
         attempts = [one.measure(make_case(id=name))[0].attempts[-1] for name in "ab"]
     assert [attempt.accepted for attempt in attempts] == [accepted] * 2
     if accepted:
-        words = "thermal is set aside, because the device also reports it when idle, at 45 °C"
+        words = "thermal is ignored, because the device also reports it when idle, at 45 °C"
         assert said == [f"{DEVICE.key}: {words}"]
         assert attempts[0].telemetry.throttle == []
     else:
@@ -450,10 +450,10 @@ def seeing(*script):
 
 
 def test_what_was_measured_beside_another_process_is_measured_again(bench):
-    spoilt, good = bench(**seeing(SHARED, CALM)).measure(make_case(id="a"))[0].attempts
-    assert (spoilt.accepted, spoilt.invalid) == (False, True)
-    assert spoilt.discarded == "shared with process 41; measured again"
-    assert spoilt.measurement is not None
+    disturbed, good = bench(**seeing(SHARED, CALM)).measure(make_case(id="a"))[0].attempts
+    assert (disturbed.accepted, disturbed.invalid) == (False, True)
+    assert disturbed.discarded == "shared with process 41; measured again"
+    assert disturbed.measurement is not None
     assert (good.accepted, good.invalid, good.discarded) == (True, False, None)
 
 
@@ -464,7 +464,7 @@ def test_what_the_hardware_spoils_twice_stays_discarded(bench):
         "shared with process 41; measured again",
         "shared with process 41",
     ]
-    assert outcome.spoilt == "shared with process 41"
+    assert outcome.disturbed == "shared with process 41"
 
 
 def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(bench, workers):
@@ -549,16 +549,18 @@ def test_a_run_that_starts_on_busy_cpus_says_so(tmp_path, monkeypatch, workers):
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "cause"),
+    ("disturbed", "cause"),
     [
         ({"throttle": ["thermal"], "throttled": {"thermal": 0.4}}, "throttled: thermal for 40%"),
         ({"foreign_processes": [4711]}, "shared with process 4711"),
         ({"clock_mhz": 1500.0}, "GFX clock 1500 MHz, the ranks' median is 1980 MHz"),
     ],
 )
-def test_one_device_among_the_ranks_spoils_the_case_and_is_named(bench, monkeypatch, spoilt, cause):
+def test_one_device_among_the_ranks_spoils_the_case_and_is_named(
+    bench, monkeypatch, disturbed, cause
+):
     calm = make_telemetry(clock_mhz=1980.0)
-    watches = {n: Watch(replace(calm, **spoilt) if n == 2 else calm) for n in range(4)}
+    watches = {n: Watch(replace(calm, **disturbed) if n == 2 else calm) for n in range(4)}
     ranks = [RankSample(n, n, None, [0.01], None) for n in range(4)]
     measurement = make_measurement(per_rank=ranks)
     monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(lambda *_, **__: measurement))

@@ -125,7 +125,7 @@ def test_a_slower_case_is_measured_again_up_to_the_planned_number_and_fails(open
     processes = [attempt.process for attempt in record.attempts]
     assert processes == list(range(PLANNED))
     assert [a.confirms for a in record.attempts] == [False] + [True] * (PLANNED - 1)
-    assert said[0] == "looking again at 1 of 1 cases, in fresh process 2 of at most 6"
+    assert said[0] == "re-measuring 1 of 1 cases in fresh process 2 of at most 6"
     assert the_run(tmp_path).exit_status == 1
 
 
@@ -224,7 +224,7 @@ def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatc
         for case, index in zip(cases, (0, 1, 1), strict=True):
             measured_on(run, devices[index], case, tmp_path / "locks")
         monkeypatch.setattr(engine, "HeldDevice", hold)
-        run.look_again()
+        run.remeasure()
         records = {record.case.id: record for record in run.judge()}
         DeviceLock(devices[1], tmp_path / "locks").acquire(0, print)
     assert sorted(opened) == [0, 1]
@@ -355,7 +355,7 @@ def test_a_case_without_a_baseline_is_checked_in_its_first_pair_alone(opened, mo
         run.measure(CASE)
         monkeypatch.setattr(HeldDevice, "measure_again", measure_again)
         monkeypatch.setattr(type(run.suite), "suspicious", lambda suite: [*suite.records.values()])
-        run.look_again()
+        run.remeasure()
     assert asked == [(1, [CASE.id], {CASE.id})]
 
 

@@ -125,7 +125,7 @@ def test_warnings_pass_and_what_keeps_the_suite_from_running_fails(cli, somewher
     assert "warn  CPU governor: powersave -> set it" in answer.lines
     somewhere["checks"].append(replace(warning, name="torch", fatal=True))
     answer = cli("env")
-    assert (answer.status, answer.lines[-1]) == (1, "The suite cannot run here; mend first: torch.")
+    assert (answer.status, answer.lines[-1]) == (1, "The suite cannot run here; fix first: torch.")
     assert cli("env", "--json").json["fit"] is False
 
 

@@ -280,7 +280,7 @@ def test_a_list_of_names_that_cannot_be_meant_is_refused(text, error):
     ("text", "error"),
     [
         ("", "names nothing"),
-        ("8,0", "names '0'; it has to be whole numbers from 1 to"),
+        ("8,0", "names '0'; it must be whole numbers from 1 to"),
         ("8.5", "names '8.5'"),
         ("1_000", "names '1_000'"),
         ("٣", "names '٣'"),
@@ -624,8 +624,10 @@ def test_a_try_that_the_hardware_disturbed_has_fitted_all_the_same():
     def measure(case):
         outcome = outcome_of(case, limit=10)
         if case.sampling == LEAST and outcome.fault is None:
-            spoilt = replace(outcome.attempts[0], accepted=False, discarded="shared", invalid=True)
-            return replace(outcome, attempts=[spoilt])
+            disturbed = replace(
+                outcome.attempts[0], accepted=False, discarded="shared", invalid=True
+            )
+            return replace(outcome, attempts=[disturbed])
         return outcome
 
     found, _, _ = found_with(Search(8), measure)

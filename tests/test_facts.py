@@ -41,7 +41,7 @@ def test_it_is_counted_again_for(case, environment):
 
 def test_it_is_counted_again_where_the_code_that_counts_changed(monkeypatch):
     facts.keep_counts(make_case(), HERE, COUNTS)
-    monkeypatch.setattr(facts, "_code", lambda *folders: "mended")
+    monkeypatch.setattr(facts, "_code", lambda *folders: "fixed")
     assert facts.counts_of(make_case(), HERE) is None
 
 

@@ -216,16 +216,16 @@ def test_a_file_of_another_program_is_refused(asked):
 @pytest.mark.parametrize(
     ("name", "old", "new", "words"),
     [
-        ("vllm-serve.json", '"median_itl_ms"', '"itl"', "median_itl_ms is None and no number"),
-        ("vllm-serve.json", '"completed": 200', '"completed": "all"', "completed is 'all' and no"),
-        ("vllm-latency.json", '"latencies"', '"times"', "latencies is None and no list, as vllm"),
+        ("vllm-serve.json", '"median_itl_ms"', '"itl"', "median_itl_ms is None, not a number"),
+        ("vllm-serve.json", '"completed": 200', '"completed": "all"', "completed is 'all', not a"),
+        ("vllm-latency.json", '"latencies"', '"times"', "latencies is None, not a list, as vllm"),
         ("sglang-one-batch.jsonl", '"input_len": 1024, "output_len": 1,', "", "line 2: "),
         ("pytest-benchmark.json", '"median": 0.001', '"mode": 0.001', "median is None"),
         ("pytorch-rows.json", '"benchmark_values"', '"values"', "benchmark_values is None"),
         ("pytorch-rows.json", '{"name": "comp', '"comp', "no JSON"),
-        ("rocprofv3.csv", ",20000.000000", ",-", "line 3: '-' is no number"),
+        ("rocprofv3.csv", ",20000.000000", ",-", "line 3: '-' is not a number"),
         ("rccl-tests.txt", "in-place", "twice", "print it with rccl-tests"),
-        ("rccl-tests.txt", "21.40", "-", "'-' is no number"),
+        ("rccl-tests.txt", "21.40", "-", "'-' is not a number"),
         ("hipblaslt-bench.txt", ",233.25", "", "run it again"),
     ],
 )
@@ -333,7 +333,7 @@ def test_values_that_cannot_be_judged_are_a_problem_of_their_metric(fields, prob
 
 def test_a_record_of_an_older_version_is_refused():
     old = {"repo": "pytorch/executorch", "name": "llama2", "metric": "token_per_sec", "actual": 3.0}
-    with pytest.raises(FormatError, match="benchmark_values is None and no list, as version 3"):
+    with pytest.raises(FormatError, match="benchmark_values is None, not a list, as version 3"):
         figures("pytorch-helion.json", json.dumps([old]).encode())
 
 
@@ -404,7 +404,7 @@ def test_a_process_that_is_told_twice_is_refused(tmp_path):
     path.write_text(line * 2)
     problems = {p for case in read("sglang", path).cases.values() for p in case.problems}
     assert problems == {
-        f"{path}: it tells of this case twice; give every start of the program its file"
+        f"{path}: it has this case twice; give each start of the program its own file"
     }
 
 
@@ -535,7 +535,7 @@ def test_one_process_that_could_show_nothing_is_not_said_to_show_everything(judg
         for each in judge("--format", "pytorch", "--baseline", "a", "b").lines
         if "Tiny-8B: NOISY" in each
     ]
-    (limit,) = re.findall(r"nothing below ([0-9.]+)% could be seen", line)
+    (limit,) = re.findall(r"a slowdown below ([0-9.]+)% would go unnoticed", line)
     assert float(limit) > 10
 
 
@@ -573,11 +573,14 @@ def test_one_file_a_side_is_too_few(judge):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--format", "vlm", "b"), "--format: 'vlm' is none of vllm, sglang, pytest-benchmark"),
-        (("--format", "vllm", "b"), "--baseline: with --format name the files to hold against"),
+        (("--format", "vlm", "b"), "--format: 'vlm' is not one of vllm, sglang, pytest-benchmark"),
+        (("--format", "vllm", "b"), "--baseline: with --format, name the baseline's files"),
         (("--baseline", "a", "b"), "--baseline: it needs --format"),
-        (("b", "--at-least", "5 minutes"), "--at-least: '5 minutes' is no time; write it as 0.5us"),
-        (("a", "b"), "FILE: it is one without --format"),
+        (
+            ("b", "--at-least", "5 minutes"),
+            "--at-least: '5 minutes' is not a time; write it as 0.5us",
+        ),
+        (("a", "b"), "FILE: without --format it is one file"),
         (("--format", "vllm", "--baseline", "none", "b"), "none: No such file"),
     ],
 )

@@ -364,7 +364,7 @@ def test_a_finding_of_a_later_version_costs_no_verdict(tmp_path, odd):
     (found,) = run.records[CASE_ID].verdicts
     assert (run.problems, found.findings[0]) == ([], known)
     assert isinstance(found.findings[1], LaterFinding)
-    assert reasons.of(found) == f"{found.reason}; the other baseline decides"
+    assert reasons.of(found) == f"{found.reason}; the other baseline is more precise, and decides"
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):

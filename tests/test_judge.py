@@ -43,7 +43,7 @@ MIB = 2**20
 CASE = "case"
 # Half a thousandth apart: two processes show a change of a quarter of a percent.
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
-# So far apart that nothing below a tenth could be seen.
+# So far apart that nothing below a tenth would go unnoticed.
 RESTLESS = (-0.1, -0.05, 0.0, 0.05, 0.1)
 
 
@@ -217,7 +217,7 @@ def test_without_a_baseline_the_measured_value_is_told():
         Verdict(
             Status.NO_BASELINE,
             "latency",
-            "4.000 ms; nothing accepted yet to hold it against",
+            "4.000 ms; no accepted baseline yet to compare it with",
             value=pytest.approx(0.004),
             unit="s",
             findings=[Unaccepted()],
@@ -228,7 +228,7 @@ def test_without_a_baseline_the_measured_value_is_told():
 def test_a_baseline_without_processes_is_none():
     (found,) = verdicts_on(make_processes([0.0]), make_baseline(()))
     assert found.status is Status.NO_BASELINE
-    assert found.reason.endswith("; nothing accepted yet to hold it against")
+    assert found.reason.endswith("; no accepted baseline yet to compare it with")
 
 
 def published_baseline(**fields):
@@ -242,8 +242,8 @@ def test_a_published_figure_is_compared_with_and_never_judged_by():
     assert (only.status, only.metric, only.ratio) == (Status.NO_BASELINE, "latency", None)
     assert only.against == "published"
     assert only.reason == (
-        "20.000 ms; 9181 img/s; published: 987 img/s, 9.3 times that; not judged by; "
-        "another torch; source: a table"
+        "20.000 ms; 9181 img/s; published: 987 img/s, 9.3 times that; "
+        "for information only; another torch; source: a table"
     )
     assert not is_suspicious([only])
 
@@ -252,8 +252,9 @@ def test_a_published_range_is_told_beside_its_middle():
     candidate = make_processes([0.0], log_throughput=math.log(516.1), spread=0.06)
     (only,) = verdicts_on(candidate, published_baseline(item="token", low=900.0, high=1074.0))
     assert only.reason.startswith(
-        "1.000 s; iterations of a process spread by 6.0%, above 5%, where trust in the timing "
-        "ends; 516.1 token/s; published: 987 token/s (900 to 1074), 0.523 times that; not "
+        "1.000 s; iterations within a process vary by 6.0%, above 5%, where timings are no "
+        "longer trusted; 516.1 token/s; published: 987 token/s (900 to 1074), 0.523 times "
+        "that; for "
     )
 
 
@@ -265,7 +266,7 @@ def test_a_shortcoming_is_the_middle_processs_or_any_answers():
     ]
     (only,) = verdicts_of({CASE: Evidence(candidate, None)})[CASE]
     assert only.reason == (
-        "1.000 s; nothing accepted yet to hold it against; the answer holds infinities or NaN"
+        "1.000 s; no accepted baseline yet to compare it with; the answer holds infinities or NaN"
     )
 
 
@@ -324,7 +325,7 @@ def in_bursts(*values: float, sustained: float | None = 1.25) -> list[ProcessSum
     ]
 
 
-OTHERWISE = "measured {} here and {} in the baseline; accept a run anew"
+OTHERWISE = "measured {} here and {} in the baseline; accept a new run"
 CAPPED = "under the power cap"
 
 
@@ -508,8 +509,8 @@ def test_one_process_of_its_own_is_no_measure_of_a_device():
 @pytest.mark.parametrize(
     ("now", "before", "remark"),
     [
-        (2100.0, 2100.0, "; clocks equal"),
-        (2095.0, 2100.0, "; clocks equal"),
+        (2100.0, 2100.0, "; the clock was the same"),
+        (2095.0, 2100.0, "; the clock was the same"),
         (1890.0, 2100.0, "; the clock was 10.0% lower"),
         (2087.4, 2100.0, "; the clock was 0.6% lower"),
         (2142.0, 2100.0, "; the clock was 2.0% higher"),
@@ -538,8 +539,8 @@ def test_a_gap_that_vanishes_in_time_x_clock_is_said_to_be_the_clocks():
     assert found.status is Status.INVALID
     assert found.ratio == pytest.approx(1.0417, abs=1e-3)
     assert found.reason.startswith(
-        "the clock's: 1920 MHz against 2000 MHz in the baseline; power 400 W against 690 W; "
-        "in time × clock 0.0%"
+        "explained by the clock: 1920 MHz against 2000 MHz in the baseline; power 400 W against "
+        "690 W; in time × clock 0.0%"
     )
     assert "slower than 5 baseline processes" in found.reason
     found = verdict("latency", clocked(0.03, 1920.0), old)
@@ -557,7 +558,7 @@ def test_what_is_faster_by_its_clock_alone_is_no_improvement():
     old = of(make_processes(STEADY, clock_mhz=2000.0))
     found = verdict("latency", clocked(-0.04, 2080.0), old)
     assert found.status is Status.OK
-    assert found.reason.startswith("the clock's: 2080 MHz against 2000 MHz")
+    assert found.reason.startswith("explained by the clock: 2080 MHz against 2000 MHz")
     assert verdict("latency", clocked(-0.10, 2080.0), old).status is Status.IMPROVED
 
 
@@ -769,8 +770,8 @@ def test_a_device_time_that_cannot_be_compared_is_noisy_with_the_reason():
     assert device.status is overall(verdicts) is Status.NOISY
     assert (device.value, device.unit) == (None, "s")
     assert device.reason == (
-        "no device time to compare (none here, graph in the baseline), and wall time alone is "
-        "the host's"
+        "no device time to compare (none here, graph in the baseline), and the wall time alone "
+        "shows the host"
     )
 
 
@@ -879,7 +880,7 @@ def test_a_device_that_is_steady_against_either_baseline_decides():
     device = {v.against: v for v in verdicts if v.metric == "device"}
     assert device["pinned"].status is Status.OK
     assert device["rolling"].status is Status.SKIPPED
-    assert device["rolling"].reason.endswith("; the other baseline decides")
+    assert device["rolling"].reason.endswith("; the other baseline is more precise, and decides")
     assert overall(verdicts) is Status.OK
 
 
@@ -1015,7 +1016,7 @@ def test_one_process_beyond_the_tolerance_asks_for_more(change, expected):
     assert is_suspicious(verdicts) is expected
 
 
-# ---- anybody's timings ------------------------------------------------------------------
+# ---- anyone's timings ------------------------------------------------------------------
 
 
 def test_anybodys_samples_are_judged_as_a_suite_of_latencies():

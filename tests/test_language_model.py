@@ -60,10 +60,10 @@ def test_an_id_says_what_is_not_as_usual():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ("network=gpt", "unknown language model 'gpt'; there is llama-tiny, llama-3.2-1b"),
+        ("network=gpt", "unknown language model 'gpt'; choose from llama-tiny, llama-3.2-1b"),
         ("length=131073", "length is 131073, and llama-3.2-1b has 131072 positions"),
-        ("length=0", "length is 0; it has to be a whole number of 1 or more"),
-        ("batch_size=1.5", "batch_size is 1.5; it has to be a whole number"),
+        ("length=0", "length is 0; it must be a whole number of 1 or more"),
+        ("batch_size=1.5", "batch_size is 1.5; it must be a whole number"),
         ("precision=fp32-bn", "unknown precision 'fp32-bn'; did you mean fp32"),
         ("precision=fp16", "precision fp16 is for inference, and the task is train"),
         ("compile_mode=defaults", "unknown compile_mode 'defaults'"),
@@ -71,12 +71,12 @@ def test_an_id_says_what_is_not_as_usual():
             "ranks=2 parallel=fsdp2 network=llama-tiny length=64 task=decode",
             "fsdp2 would gather all weights for each pass of decode; use ddp",
         ),
-        ("task=infer", "unknown task 'infer'; there is train, prefill, decode"),
+        ("task=infer", "unknown task 'infer'; choose from train, prefill, decode"),
         ("network=llama-tiny length=64 task=decode precision=amp-bf16", "precision amp-bf16 casts"),
         ("network=deepseek-moe-16b length=4096 task=decode", "length is 4096, 64 tokens behind it"),
         ("parallel=fsdp", "unknown parallel 'fsdp'; did you mean fsdp2"),
         ("compile_mode=graph ranks=2", "compile_mode graph records one device's step, an"),
-        ("ranks=2 parallel=tp", "unknown parallel 'tp'; there is ddp, fsdp2"),
+        ("ranks=2 parallel=tp", "unknown parallel 'tp'; choose from ddp, fsdp2"),
         ("batch_size=3 ranks=2 strong=True", "batch_size 3 cannot be divided among 2 r"),
     ],
 )

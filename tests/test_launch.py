@@ -581,7 +581,7 @@ def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path:
     assert all_gone(zygote._process.pid, context.pid)
 
 
-def test_a_zygote_whose_children_are_spoilt_by_the_compiler_starts_over_without(
+def test_a_zygote_whose_children_are_disturbed_by_the_compiler_starts_over_without(
     tmp_path: Path,
 ) -> None:
     environment = trial_says(tmp_path, f"{COMPILER!r} not in sys.modules")
@@ -736,7 +736,7 @@ def refusal(**arguments: Any) -> str:
 def test_an_interpreter_that_is_not_there_is_named() -> None:
     assert refusal(python="/nowhere/python") == (
         "cannot start a worker with /nowhere/python: No such file or directory; "
-        "it has to be a Python interpreter with torch and torchvision"
+        "it must be a Python interpreter with torch and torchvision"
     )
 
 

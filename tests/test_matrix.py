@@ -115,8 +115,8 @@ def test_how_a_case_is_launched_is_in_its_id(tmp_path, keys, end, launch):
     [
         ("strong = true", ": strong divides a batch among ranks, and ranks is 1"),
         ("ranks = 3\nstrong = true", ": batch_size 64 cannot be divided among 3 ranks evenly"),
-        ("strong = 1", ", strong: strong is 1; it has to be true or false"),
-        ("threads = -1", ", threads: threads is -1; it has to be a whole number of 0 or more"),
+        ("strong = 1", ", strong: strong is 1; it must be true or false"),
+        ("threads = -1", ", threads: threads is -1; it must be a whole number of 0 or more"),
     ],
 )
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path, keys, words):
@@ -263,9 +263,9 @@ OWN = "[[gate.factory]]\nid = 'x'\n"
     ("keys", "words"),
     [
         ('network = "resnet51"', ", network: unknown network 'resnet51'; did you mean resnet50"),
-        ("batch_size = 0", ", batch_size: batch_size is 0; it has to be a whole number of 1 or"),
-        ('batch_size = "abc"', ", batch_size: batch_size is 'abc'; it has to be a whole number"),
-        ("ranks = 0", ", ranks: ranks is 0; it has to be a whole number of 1 or more"),
+        ("batch_size = 0", ", batch_size: batch_size is 0; it must be a whole number of 1 or"),
+        ('batch_size = "abc"', ", batch_size: batch_size is 'abc'; it must be a whole number"),
+        ("ranks = 0", ", ranks: ranks is 0; it must be a whole number of 1 or more"),
         ('precision = "fp61"', ", precision: unknown precision 'fp61'; did you mean fp16"),
         ("batch_size = []", ": batch_size is an empty list"),
         ("batch_size = [1, 2, 1]", ", batch_size: names a value twice: [1, 2, 1]"),
@@ -273,17 +273,17 @@ OWN = "[[gate.factory]]\nid = 'x'\n"
         ('compile_options = "x"', ": compile_options is 'x', and eager compiles nothing; leave it"),
         (
             'compile_mode = "default"\ncompile_options = "__import__(\'os\')"',
-            ", compile_options: compile_options is \"__import__('os')\"; it has to be names and",
+            ", compile_options: compile_options is \"__import__('os')\"; it must be names and",
         ),
         ("exclude = [{batch_size = 3}]", ", exclude 1: {'batch_size': 3} leaves out no case"),
         ("exclude = [{batch_size = 64}]", ", exclude: leaves no case"),
-        ("exclude = {batch_size = 64}", ", exclude: has to be a list of tables"),
+        ("exclude = {batch_size = 64}", ", exclude: must be a list of tables"),
         ("exclude = [{batch = 64}]", ", exclude: unknown key 'batch'; did you mean batch_size?"),
-        ("limits = {tolerance = -0.01}", ", limits: tolerance is -0.01; it has to be a number ab"),
-        ("limits = 3", ", limits: has to be a table"),
+        ("limits = {tolerance = -0.01}", ", limits: tolerance is -0.01; it must be a number ab"),
+        ("limits = 3", ", limits: must be a table"),
         ("limits = {tolerence = 0.01}", ", limits: unknown key 'tolerence'; did you mean toler"),
         ("sampling = {warmup_s = 6}", ", sampling: warmup_s is 6, above warmup_max_s 5"),
-        ("time_limit_s = 0", ": time_limit_s is 0; it has to be a number of seconds above 0"),
+        ("time_limit_s = 0", ": time_limit_s is 0; it must be a number of seconds above 0"),
     ],
 )
 def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_path, keys, words):
@@ -293,9 +293,9 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[weekly]", "the top level: unknown key 'weekly'; there is smoke, gate, nightly"),
-        ("gate = 1", "gate: has to be a table"),
-        ("[gate.networks]", "gate.networks: has to be written [[gate.networks]]"),
+        ("[weekly]", "the top level: unknown key 'weekly'; choose from smoke, gate, nightly"),
+        ("gate = 1", "gate: must be a table"),
+        ("[gate.networks]", "gate.networks: must be written [[gate.networks]]"),
         ("[[gate.network]]", "gate: unknown key 'network'; did you mean networks?"),
         ('[gate]\nextends = "smoke"', "gate.extends: there is no tier 'smoke'"),
         ('[gate]\nextends = "gate"', "gate.extends: gate → gate goes in a circle"),
@@ -303,20 +303,20 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
             '[smoke]\nextends = "nightly"\n[gate]\nextends = "smoke"\n[nightly]\nextends = "gate"',
             "gate.extends: smoke → nightly → gate → smoke goes in a circle",
         ),
-        ("[gate]\ntime_limit_s = nan", "gate: time_limit_s is nan; it has to be a number of sec"),
+        ("[gate]\ntime_limit_s = nan", "gate: time_limit_s is nan; it must be a number of sec"),
         ("[gate.limits]\nspread = 0.11", "gate.limits: spread is 0.11; at most 0.1"),
         ("[[gate.networks]]\nbatch_size = 1", f"{TABLE}: network is missing"),
         ("[gate", "not TOML: Expected ']' at the end of a table declaration"),
-        ('[[gate.factory]]\nid = "x"', f"{FACTORY}: target is None; it has to be package.module:"),
-        (f"{OWN}target = 'a..b:c'", f"{FACTORY}: target is 'a..b:c'; it has to be package.module:"),
+        ('[[gate.factory]]\nid = "x"', f"{FACTORY}: target is None; it must be package.module:"),
+        (f"{OWN}target = 'a..b:c'", f"{FACTORY}: target is 'a..b:c'; it must be package.module:"),
         (
             "[[gate.factory]]\ntarget = 'a:b'",
-            f"{FACTORY}: id is None; it has to be letters, digits",
+            f"{FACTORY}: id is None; it must be letters, digits",
         ),
-        (f"{OWN}target = 'a:b'\nparams = 3", f"{FACTORY}, params: has to be a table"),
+        (f"{OWN}target = 'a:b'\nparams = 3", f"{FACTORY}, params: must be a table"),
         (
             f"{OWN}target = 'a:b'\nparams.k = [1]",
-            f"{FACTORY}, params: k is [1]; it has to be text,",
+            f"{FACTORY}, params: k is [1]; it must be text,",
         ),
         (
             f"{OWN}target = 'a:b'\nparams.k = {2**63}",
@@ -324,7 +324,7 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
         ),
         (
             f"{OWN}target = 'a:b'\nbatch_size = 3",
-            f"{FACTORY}: unknown key 'batch_size'; there is s",
+            f"{FACTORY}: unknown key 'batch_size'; choose from s",
         ),
     ],
 )

@@ -31,7 +31,7 @@ FIRST, WARM, AGAIN, MEASURED = 1, LEAST_WARMUP_STEPS, 1, AT_ONCE.iterations
 
 BEFORE = FIRST + WARM + AGAIN
 
-NO_WORKLOAD = f"no workload 'nothing'; there is {', '.join(NAMED)}, or package.module:factory"
+NO_WORKLOAD = f"no workload 'nothing'; choose from {', '.join(NAMED)}, or package.module:factory"
 
 
 @pytest.fixture(autouse=True, scope="module")

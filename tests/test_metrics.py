@@ -411,7 +411,7 @@ def test_what_cannot_be_loaded_costs_no_other_package_its_metrics(monkeypatch):
     [
         ([registered()["energy"], Metric("latency", "mine", "s", lambda *_: 1.0)], "rename"),
         (["latency"], "names 'latency', which is no Metric"),
-        (print, "names <built-in function print>, which is no Metric; mend its package"),
+        (print, "names <built-in function print>, which is no Metric; fix its package"),
     ],
 )
 def test_a_name_that_is_taken_and_what_is_no_metric_are_refused(monkeypatch, brought, remedy):

@@ -55,7 +55,7 @@ def _images_of_the_usual_size(monkeypatch):
 def run(capsys, monkeypatch):
     """Return what runs the program and returns what it printed.
 
-    A hypervisor may be as busy as it likes with others: that spoils timings and no test.
+    A hypervisor may be as busy as it likes with others: that disturbs timings and no test.
     """
     monkeypatch.setattr(validity, "MOST_STOLEN", 1.0)
 

@@ -212,7 +212,7 @@ def test_results_are_written_where_rocms_tool_writes_them(words, csv, result):
 @pytest.mark.parametrize("flag", ["--batch-size", "--iterations", "--opt-step"])
 def test_a_count_that_no_case_may_have_is_refused(flag):
     for value in (0, -1):
-        expected = f"{flag} is {value}; it has to be a whole number of 1 or more"
+        expected = f"{flag} is {value}; it must be a whole number of 1 or more"
         assert refusal(flag, str(value)) == expected
     for value in (LARGEST + 1, 10**400):
         assert refusal(flag, str(value)).startswith(f"{flag} is 1000000")
@@ -249,7 +249,7 @@ def test_a_backend_may_be_written_in_capitals():
 @pytest.mark.parametrize("text", ["x", "0,x", "-1", "0,0", "0,", ",", "0;1", "1.0", "9" * 99])
 def test_device_ids_that_are_not_different_numbers_are_refused(text):
     assert refusal(f"--device_ids={text}") == (
-        f"--device_ids is {text!r}; it has to be different numbers from 0 on, such as 0,1"
+        f"--device_ids is {text!r}; it must be different numbers from 0 on, such as 0,1"
     )
 
 
@@ -257,8 +257,8 @@ def test_device_ids_that_are_not_different_numbers_are_refused(text):
     ("words", "expected"),
     [
         ([*SEVERAL, *DISTRIBUTED, "--rank", "2", "--world-size", "2"], "--rank is 2; of --world-s"),
-        ([*SEVERAL, *DISTRIBUTED, "--world-size", "0"], "--world-size is 0; it has to be a whole"),
-        (["--dist-backend", "mpi"], "--dist-backend is 'mpi'; there is nccl, gloo"),
+        ([*SEVERAL, *DISTRIBUTED, "--world-size", "0"], "--world-size is 0; it must be a whole"),
+        (["--dist-backend", "mpi"], "--dist-backend is 'mpi'; choose nccl or gloo"),
         (["--distributed_dataparallel"], "--distributed_dataparallel needs --rank, --world-size,"),
         ([*SEVERAL, "--rank", "0", "--world-size", "2"], "--distributed_dataparallel needs --dist"),
         (["--device_ids", "0,1"], "--device_ids names 2 devices, and one process uses one; start"),

@@ -107,7 +107,7 @@ def test_a_run_that_failed_without_a_case_is_in_the_sentence() -> None:
         "the run on mi300x ended with exit status 1."
     )
     for run in (
-        nights.make_run(exit_status=1, counts={"REGRESSED": 1}),  # and another run mended it
+        nights.make_run(exit_status=1, counts={"REGRESSED": 1}),  # and another run fixed it
         nights.make_run(exit_status=None),
     ):
         assert nights.make_night([nights.make_entry()], runs=[run]).red == []
@@ -393,7 +393,7 @@ def test_a_run_whose_id_another_file_has_is_there_and_that_is_said(tmp_path) -> 
     copy = path.with_name(path.name.replace("20261120T0200", "20261120T0201"))
     copy.write_bytes(path.read_bytes())
     night = _gather(tmp_path)
-    assert [run.file for run in night.runs] == [path.name, copy.name]
+    assert [run.name for run in night.runs] == [path.name, copy.name]
     assert night.left_out[:1] == [f"{copy.name}: has the id of {path.name}; both count"]
 
 
@@ -409,7 +409,7 @@ def test_a_case_of_the_night_before_that_is_gone_is_named(tmp_path) -> None:
     _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=1)
     _run(tmp_path, nights.make_entry(nights.make_case("new")))
     night = _gather(tmp_path)
-    gone = "mi300x: not measured this night, but in the run before: old-b64-fp16-eager-infer"
+    gone = "mi300x: in the previous run, and not in this one: old-b64-fp16-eager-infer"
     assert gone in night.left_out
 
 

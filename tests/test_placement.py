@@ -148,7 +148,7 @@ def test_a_variable_that_is_no_number_is_named(environ, name, text):
     with pytest.raises(UserError) as caught:
         who_am_i(variables(environ, {name: text}))
     assert str(caught.value) == (
-        f"{name} is {text!r} in the environment; the launcher has to set a number"
+        f"{name} is {text!r} in the environment; the launcher must set a number"
     )
 
 

@@ -230,7 +230,7 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
     result.stdout.fnmatch_lines(
         [
             "*test_step?alpha? MEASURED*",
-            "looking again at 1 of 2 cases, in fresh process 2 of at most 6",
+            "re-measuring 1 of 2 cases in fresh process 2 of at most 6",
             "*test_step?alpha? REGRESSED*",
             "REGRESSED alpha: latency: 5.0% slower than 5 baseline processes (95% interval *",
             "REGRESSED *test_step?alpha? - latency: 5.0%*",
@@ -258,7 +258,7 @@ def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester)
     result = run()
     result.stdout.fnmatch_lines(
         [
-            "looking into the kernels of 1 of 2 cases",
+            "profiling the kernels of 1 of 2 cases",
             "*REGRESSED alpha: latency: 5.0%*; +1 ms in kernels: GEMM gemm_kernel 4 ms → 5 ms, *",
         ]
     )
@@ -274,7 +274,7 @@ def test_only_what_looks_different_is_measured_again_and_only_while_it_does(suit
     accept(pytester, "beta", TEN_MS)
     result = run()
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["looking again at 1 of 2 cases, in fresh process 2 of at most 6"])
+    result.stdout.fnmatch_lines(["re-measuring 1 of 2 cases in fresh process 2 of at most 6"])
     (kept,) = runs_in(pytester)
     tries = {id_: [a.confirms for a in r.attempts] for id_, r in kept.records.items()}
     assert tries["alpha"] == [False]
@@ -303,7 +303,7 @@ def test_xdist_measures_again_on_each_cases_own_device(suite, pytester):
         accept(pytester, f"case-{i}", TEN_MS, key="mi300x")
     result = run("-n", "2")
     result.assert_outcomes(failed=6)
-    result.stdout.fnmatch_lines(["looking again at 6 of 6 cases, in fresh process 2 of at most 6"])
+    result.stdout.fnmatch_lines(["re-measuring 6 of 6 cases in fresh process 2 of at most 6"])
     (kept,) = runs_in(pytester)
     assert kept.finished
     for record in kept.records.values():
@@ -711,7 +711,7 @@ def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suit
     with_ranks(pytester)
     result = run("-n", "2", *UNSEEN, "--junitxml", "junit.xml")
     result.assert_outcomes(passed=6)
-    result.stdout.fnmatch_lines(["measuring the cases of several ranks of 2 tests"])
+    result.stdout.fnmatch_lines(["measuring the multi-rank cases of 2 tests"])
     (kept,) = runs_in(pytester)
     assert kept.finished
     assert set(kept.records) == {*(f"case-{i}" for i in range(4)), "two-0", "two-1"}
@@ -997,21 +997,21 @@ def own_case(**fields):
     ("case", "problem"),
     [
         ("foo", "'foo' is no Case"),
-        (Case("x/../y", "steps:step"), "id is 'x/../y'; it has to be letters"),
-        (Case("x", print), "it has to be text, package.module:name"),
-        (own_case(params={"n": None}), "n is None; it has to be text"),
-        (own_case(params={1: 2}), "params of x: the name 1 has to be text"),
+        (Case("x/../y", "steps:step"), "id is 'x/../y'; it must be letters"),
+        (Case("x", print), "it must be text, package.module:name"),
+        (own_case(params={"n": None}), "n is None; it must be text"),
+        (own_case(params={1: 2}), "params of x: the name 1 must be text"),
         (own_case(params={"n": np.float64(2)}), "text, a finite number, true or false"),
-        (own_case(time_limit_s="5m"), "time_limit_s of x is '5m'; it has to be a number"),
+        (own_case(time_limit_s="5m"), "time_limit_s of x is '5m'; it must be a number"),
         (own_case(limits={"tolerance": 0.1}), "make one with bench_lib.Limits()"),
-        (own_case(limits=Limits("1%")), "tolerance is '1%'; it has to be a number of 0"),
-        (own_case(limits=Limits(-1)), "tolerance is -1; it has to be a number of 0 or more"),
+        (own_case(limits=Limits("1%")), "tolerance is '1%'; it must be a number of 0"),
+        (own_case(limits=Limits(-1)), "tolerance is -1; it must be a number of 0 or more"),
         (own_case(limits=Limits(3)), "tolerance is 3, which is 300%; write 1% as 0.01"),
-        (own_case(limits=Limits(metrics={"a": "1"})), "it has to be a dictionary of"),
-        (own_case(sampling=Sampling(iterations=0)), "it has to be a whole number of 1"),
-        (own_case(sampling=Sampling(checks="no")), "checks is 'no'; it has to be True or False"),
-        (own_case(tier=None), "tier of x is None; it has to be text"),
-        (own_case(launch=Launch(threads=-1)), "it has to be a whole number of 0 or more"),
+        (own_case(limits=Limits(metrics={"a": "1"})), "it must be a dictionary of"),
+        (own_case(sampling=Sampling(iterations=0)), "it must be a whole number of 1"),
+        (own_case(sampling=Sampling(checks="no")), "checks is 'no'; it must be True or False"),
+        (own_case(tier=None), "tier of x is None; it must be text"),
+        (own_case(launch=Launch(threads=-1)), "it must be a whole number of 0 or more"),
     ],
 )
 def test_a_case_of_ones_own_that_cannot_be_remembered_is_refused_by_name(case, problem):
@@ -1358,7 +1358,7 @@ def test_a_fixture_that_was_not_asked_for_by_its_name_measures_nothing(suite, py
     )
     result = run()
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["*the test has to name the fixture `perf` as an argument*"])
+    result.stdout.fnmatch_lines(["*the test must name the fixture `perf` as an argument*"])
 
 
 def test_a_command_is_a_case_if_its_result_can_be_read(suite, pytester):
@@ -1369,7 +1369,7 @@ def test_a_command_is_a_case_if_its_result_can_be_read(suite, pytester):
     )
     result = run()
     result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(["*format is 'vlm'; there is vllm, *"])
+    result.stdout.fnmatch_lines(["*format is 'vlm'; choose from vllm, *"])
     (kept,) = runs_in(pytester)
     assert kept.records["fine"].case.params == {"client": "true", "runs": 2}
     assert "wrong" not in kept.records

@@ -60,7 +60,7 @@ def test_a_profiler_that_is_not_installed_is_told_with_what_to_install(tmp_path)
     words = "rocprofv3 is not on PATH, beside Python or in ROCm's folder; install ROCm's package"
     with pytest.raises(ToolError, match=f"{words} amdrocm-profiler-base"):
         require("rocm", environ)
-    with pytest.raises(ToolError, match="no profiler 'nvprof'; there is rocprofv3"):
+    with pytest.raises(ToolError, match="no profiler 'nvprof'; choose rocprofv3"):
         require("nvprof", environ)
 
 

@@ -259,7 +259,7 @@ def test_cases_of_several_ranks_are_measured_in_turns_once_they_look_slower(bed,
     assert sorted(measured[1:3]) == ["here", "there"]
 
 
-def test_the_half_that_was_first_is_measured_again_where_the_second_one_was_spoilt(bed):
+def test_the_half_that_was_first_is_measured_again_where_the_second_one_was_disturbed(bed):
     calm = make_telemetry()
     bed.seen = [calm, make_telemetry(foreign_processes=[41]), calm]
     record = bed.run(CASE)[CASE.id]
@@ -271,8 +271,8 @@ def test_the_half_that_was_first_is_measured_again_where_the_second_one_was_spoi
 
 
 def test_a_case_whose_pair_is_spoilt_to_the_end_gets_another(bed):
-    spoilt = make_telemetry(foreign_processes=[41])
-    bed.seen = [make_telemetry(), spoilt, spoilt, make_telemetry()]
+    disturbed = make_telemetry(foreign_processes=[41])
+    bed.seen = [make_telemetry(), disturbed, disturbed, make_telemetry()]
     record = bed.run(CASE)[CASE.id]
     assert of(record, "reference").status is Status.OK
     assert [a.process for a in record.attempts] == [0, 1]
@@ -314,7 +314,7 @@ def test_what_is_as_slow_in_the_reference_is_not_the_softwares(bed):
     assert record.verdicts[0].reason.startswith(words)
     pinned = of(record, "pinned")
     assert pinned.status is Status.SKIPPED
-    assert pinned.reason.endswith("; in turns with the reference it is OK")
+    assert pinned.reason.endswith("; measured in turns with the reference, it is OK")
     assert len(record.attempts) == 2
 
 
@@ -638,7 +638,7 @@ def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setti
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ("tool.pytest.ini_options", r"^{} is \['a'\]; it has to be text$"),
+        ("tool.pytest.ini_options", r"^{} is \['a'\]; it must be text$"),
         pytest.param("tool.pytest", "'{}' expects a string", marks=NATIVE),
     ],
 )
@@ -683,7 +683,7 @@ def test_what_was_asked_for_by_hand_is_needed(pytester, words, optional, planned
         ("perf_kernels=al", "unknown perf_kernels 'al'; did you mean all?"),
         ("perf_over_nights=of", "unknown perf_over_nights 'of'; did you mean off?"),
         ("perf_own_choices=perhaps", "perf_own_choices is neither true nor false"),
-        ("perf_launcher=prun", "it has to be torchrun, mpirun or srun"),
+        ("perf_launcher=prun", "it must be torchrun, mpirun or srun"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named_with_its_value(pytester, setting, words):
@@ -727,7 +727,7 @@ def judged(pairs, *, pinned=None, status=Status.OK, ratio=1.0, half=0.001, plann
         (4, {"status": Status.IMPROVED, "ratio": 0.98}, False),
     ],
     ids=[
-        "excludes a slow-down",
+        "excludes a slowdown",
         "nothing tells the spread",
         "does not exclude it",
         "six would not either",

@@ -34,7 +34,7 @@ from bench_lib.storage import baselines, history
 RECORDED = Path(__file__).parent / "recorded"
 RUNS = ("h200-gate-1", "h200-gate-2")
 SINCE = {"tolerance", "unit"}
-"""Of numerics 0.1.0 gave the floor in place of the tolerance, no unit, and other fields never."""
+"""Of numerics 0.1.0 gave the floor instead of the tolerance, no unit, and other fields never."""
 PROCESSES = 6
 """What a planted change is measured in: the first process, and five fresh ones."""
 

@@ -287,8 +287,8 @@ def test_a_workers_words_are_printable_wherever_they_are_shown():
     ],
 )
 def test_what_the_hardware_spoilt_is_told_as_it_went(discarded, line):
-    spoilt = make_attempt(accepted=False, invalid=True, discarded=discarded)
-    record = make_record(attempts=[spoilt, make_attempt()], status=Status.OK)
+    disturbed = make_attempt(accepted=False, invalid=True, discarded=discarded)
+    record = make_record(attempts=[disturbed, make_attempt()], status=Status.OK)
     assert f"{CASE_ID}: {line}" in explanations([record])
 
 

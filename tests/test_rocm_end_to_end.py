@@ -299,7 +299,7 @@ def test_counters_of_throttling_that_grow_make_a_case_invalid(four_mi325x):
 
 def test_a_clock_below_the_baseline_s_makes_a_case_invalid(four_mi325x):
     assert four_mi325x.status(FOUR[LOW]) is Status.INVALID, four_mi325x.done.stdout
-    words = "the clock's: 1410 MHz against 2070 MHz in the baseline; power 800 W against 790 W"
+    words = "by the clock: 1410 MHz against 2070 MHz in the baseline; power 800 W against 790 W"
     assert words in four_mi325x.done.stdout
 
 

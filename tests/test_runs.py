@@ -76,9 +76,9 @@ def test_a_run_is_found_by_its_id_the_start_of_it_as_the_latest_or_by_its_path(t
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("aaaa", "is the start of several runs; in {} there is aaaa0001, aaaa0002"),
-        ("cccc", "is not a run here; in {} there is aaaa0001, aaaa0002, bbbb0003"),
-        ("gone.jsonl", "is not a run here; in {} there is aaaa0001, aaaa0002, bbbb0003"),
+        ("aaaa", "is the start of several runs; {} has aaaa0001, aaaa0002"),
+        ("cccc", "is not a run here; {} has aaaa0001, aaaa0002, bbbb0003"),
+        ("gone.jsonl", "is not a run here; {} has aaaa0001, aaaa0002, bbbb0003"),
     ],
 )
 def test_a_run_that_is_not_there_or_ambiguous_is_refused(tmp_path, three, name, why):
@@ -172,8 +172,7 @@ def test_a_run_that_ends_while_somebody_reads_is_not_lost(tmp_path):
     (file,) = runs.files
     plain.with_name(f"{plain.name}.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
-    (run,) = runs.read([file])
-    assert run.finished
+    assert history.read(file.path).finished
 
 
 def test_a_run_that_ends_while_its_folder_is_listed_is_not_lost(tmp_path, monkeypatch):
@@ -218,7 +217,7 @@ def test_a_run_that_is_yet_to_come_is_neither_the_latest_nor_in_the_rolling_base
     late = write_run(tmp_path, [make_record()], now="2099-01-01T00:00:00Z")
     said: list[str] = []
     assert [run.path for run in Runs(tmp_path).latest("mi300x", 60, said.append)] == [real]
-    assert said == [f"{late.name}: began 2099-01-01T00:00:00Z, which is yet to come; left out"]
+    assert said == [f"{late.name}: began 2099-01-01T00:00:00Z, in the future; left out"]
     found = Runs(tmp_path).find("latest")
     assert (found.path, found.problems) == (real, said)
 

@@ -166,8 +166,8 @@ def test_a_case_that_cannot_be_measured_is_named_with_the_reason(wrong, message)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tolerance", "-100"], "--tolerance: -100 is -10000%; it has to be above 0"),
-        (["--tolerance", "nan"], "--tolerance: 'nan' is no share"),
+        (["--tolerance", "-100"], "--tolerance: -100 is -10000%; it must be above 0"),
+        (["--tolerance", "nan"], "--tolerance: 'nan' is not a share"),
         (["--effects", "0"], "--effects '0': percentages from 0 to 100, one above 0"),
         (["--effects", "1,much"], "--effects '1,much': percentages from 0 to 100"),
         (["--processes", "8"], "--processes: "),
@@ -218,7 +218,7 @@ def test_the_command_says_what_is_found(command):
     assert (status, lines[-1]) == (0, f"holds: nothing clean was called slower; {words_}")
     assert [row.split()[0] for row in lines[1:4]] == ["0.0%", "0.5%", "2.0%"]
     assert "9 fresh processes, each clean and with 0.5%, 2.0% planted" in err
-    assert "tolerance 0.25%: slow-downs of 0." in out
+    assert "tolerance 0.25%: slowdowns of 0." in out
     _, out, _ = command(*words, "--json")
     found = document_in(out)
     assert (found["visible"], found["holds"]) == (0.005, True)

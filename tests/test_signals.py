@@ -1,4 +1,4 @@
-"""A run that is told to end says what it measured, and that it did not come to its end."""
+"""A run that is told to end says what it measured, and that it did not finish."""
 
 from __future__ import annotations
 

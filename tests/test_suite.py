@@ -108,11 +108,11 @@ def accept(tmp_path, *case_ids, log_medians=TEN_MS, environment=None, **fields):
 def test_a_record_that_the_hardware_spoilt_is_invalid_and_looked_at_again(bench, suite, outcome_of):
     run = suite()
     good = outcome_of("a", [0.01] * 20)
-    spoilt = replace(
+    disturbed = replace(
         good.attempts[0], accepted=False, invalid=True, discarded="shared with process 41"
     )
-    run.note(replace(good, attempts=[spoilt]), None)
-    assert [record.case.id for record in run.spoilt()] == ["a"]
+    run.note(replace(good, attempts=[disturbed]), None)
+    assert [record.case.id for record in run.disturbed()] == ["a"]
     (record,) = run.judge()
     assert record.status is Status.INVALID
     assert record.verdicts[0].reason == "shared with process 41"
@@ -544,7 +544,7 @@ def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(
     ("known", "found", "words"),
     [
         (None, kernels(gemm=8), "; its baseline was accepted without kernels to compare with"),
-        (kernels(gemm=8), "exception in build: gone\nmore", "; its kernels are not known: except"),
+        (kernels(gemm=8), "exception in build: gone\nmore", "; its kernels are unknown: except"),
     ],
 )
 def test_why_no_kernel_is_named_is_said(tmp_path, bench, suite, outcome_of, *, known, found, words):

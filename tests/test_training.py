@@ -55,10 +55,10 @@ def test_an_id_names_what_is_not_usual(values, expected):
     [
         ("dataset=cifar", "unknown dataset 'cifar'; did you mean cifar10"),
         ("network=resnet", "unknown network 'resnet'; did you mean resnet50"),
-        ("batch_size=0", "batch_size is 0; it has to be a whole number of 1 or more"),
+        ("batch_size=0", "batch_size is 0; it must be a whole number of 1 or more"),
         ("feed=loader", "feed loader needs workers, its number of processes, such as 4"),
         ("feed=device workers=4", "workers is 4, and feed device has no processes"),
-        ("feed=loader workers=-1", "workers is -1; it has to be a whole number"),
+        ("feed=loader workers=-1", "workers is -1; it must be a whole number"),
         ("epochs=3", "epochs is 3, and feed fixed is one batch over and over"),
         ("batch_size=50001", "a step of 50001 images is more than the 640 that cifar100"),
         ("batch_size=2 ranks=4 strong=True", "batch_size 2 cannot be divided among 4 r"),
@@ -68,7 +68,7 @@ def test_an_id_names_what_is_not_usual(values, expected):
         ("network=none feed=device precision=amp-fp16", "network none makes imag"),
         ("network=none feed=device compile_mode=default", "network none has nothing to compile; c"),
         ("compile_mode=graph ranks=2", "compile_mode graph records one device's step, and"),
-        ("data=web", "unknown data 'web'; there is generated, files"),
+        ("data=web", "unknown data 'web'; choose from generated, files"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(values, words):

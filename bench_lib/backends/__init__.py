@@ -1,4 +1,4 @@
-"""The devices of this machine, their vendors, and how a worker gets one.
+"""The devices of this machine, their vendors, and how a worker is given one.
 
 A vendor is one backend (`backend.Backend`), and nobody else compares a vendor's name.  AMD,
 NVIDIA and the CPU are here; an installed package adds another by an entry point of the group

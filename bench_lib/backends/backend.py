@@ -1,4 +1,4 @@
-"""The questions of bench-lib about a vendor's devices, and the answers that most of them share."""
+"""The interface of a vendor's backend, with the answers that most vendors share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stops(name: str, detail: str, remedy: str) -> Check:
     return Check(name, ok=False, detail=detail, remedy=remedy, fatal=True)
 
 
-def spoils(name: str, detail: str, remedy: str) -> Check:
+def warns(name: str, detail: str, remedy: str) -> Check:
     """Say what makes results less steady, fewer or doubtful."""
     return Check(name, ok=False, detail=detail, remedy=remedy)
 
@@ -54,7 +54,7 @@ def other_processes(pids: list[str]) -> Check:
     if not pids:
         return good(OTHER_PROCESSES, "none")
     remedy = "wait for them or end them; measurements beside them are discarded"
-    return spoils(OTHER_PROCESSES, f"{len(pids)}: {', '.join(pids[:8])}", remedy)
+    return warns(OTHER_PROCESSES, f"{len(pids)}: {', '.join(pids[:8])}", remedy)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Backend(Protocol):
         return True
 
     def lock_name(self, device: Hardware) -> str:
-        """Return what tells a device from every other of this host."""
+        """Return what identifies a device among all of this host."""
         return device.uuid or f"{device.key}-{device.index}"
 
     # --- watching and comparing ------------------------------------------------------------

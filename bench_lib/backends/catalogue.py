@@ -1,4 +1,4 @@
-"""Key, name and peaks of a device, from ids that a marketing name cannot spoil."""
+"""The key, name and peaks of a device, from its ids and not from its marketing name."""
 
 from __future__ import annotations
 

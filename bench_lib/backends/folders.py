@@ -1,4 +1,4 @@
-"""How full a cache's folder is, and a hash of what in it chooses kernels."""
+"""How full a cache folder is, and a hash of the files in it that choose kernels."""
 
 from __future__ import annotations
 

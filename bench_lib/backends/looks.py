@@ -1,4 +1,4 @@
-"""Looking at a device: what a look tells, how often to look, and who else has the device open."""
+"""Reading a device's sensors: what a reading holds, how often to read, who has the device open."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BY_NATURE = frozenset(
     }
 )
 """Reasons that hold in healthy runs too, or may (the last is one without a name); the clock shows
-their cost.  Any other reason spoils the measurement in which it lasts."""
+their cost.  Any other reason disturbs the measurement in which it lasts."""
 
 
 class Look(Protocol):

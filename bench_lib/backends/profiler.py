@@ -1,4 +1,4 @@
-"""The interface of a vendor's profilers, and their answers."""
+"""The interface of a vendor's profilers, and of what they report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the kernel's small files, where absent, refused and ``N/A`` all mean None."""
+"""Reads small kernel files; absent, refused and ``N/A`` all mean None."""
 
 from __future__ import annotations
 

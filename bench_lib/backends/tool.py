@@ -1,4 +1,4 @@
-"""Running a program that answers on its standard output: in time, or there is a cause."""
+"""Runs a program for its standard output, within a time limit; a failure comes with its cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that a workload's parameters may have, and their part in a case's id."""
+"""The values that a workload's parameters may take, and their part in a case's id."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def positive(kind: str, least: int = 1) -> Callable[[Any], str | None]:
 
     def check(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            return f"{kind} is {value!r}; it has to be a whole number of {least} or more"
+            return f"{kind} is {value!r}; it must be a whole number of {least} or more"
         return f"{kind} is {value}; at most {LARGEST} is taken" if value > LARGEST else None
 
     return check
@@ -116,7 +116,7 @@ def truth(kind: str) -> Callable[[Any], str | None]:
     def check(value: Any) -> str | None:
         if isinstance(value, bool):
             return None
-        return f"{kind} is {value!r}; it has to be true or false"
+        return f"{kind} is {value!r}; it must be true or false"
 
     return check
 
@@ -188,7 +188,7 @@ def _options(value: Any) -> str | None:
     if value == "" or (isinstance(value, str) and all(map(_OPTION.fullmatch, value.split(",")))):
         return None
     example = "freezing,max_autotune_gemm=False"
-    return f"compile_options is {value!r}; it has to be names and values such as {example}"
+    return f"compile_options is {value!r}; it must be names and values such as {example}"
 
 
 def _options_in_id(value: str) -> str:

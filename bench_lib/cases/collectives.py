@@ -1,4 +1,4 @@
-"""Collectives as cases: their axes, sizes in words, and the sizes that a sweep goes through."""
+"""Collectives as cases: their axes, how sizes are written, and the sizes of a sweep."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def bytes_in(value: Any) -> int:
             raise UserError(f"bytes is {value!r}; write a number of bytes, or 64K, 16M, 1G")
         size = int(float(match[1]) * UNITS[match[2]])
     if not 0 < size <= MOST_BYTES:
-        raise UserError(f"bytes is {value}; it has to be 1 to {MOST_BYTES}")
+        raise UserError(f"bytes is {value}; it must be 1 to {MOST_BYTES}")
     return size
 
 
@@ -76,7 +76,7 @@ def sizes(least: int, most: int, factor: int) -> list[int]:
     if least > most:
         raise UserError(f"--minbytes {least} is above --maxbytes {most}")
     if factor < 2:
-        raise UserError(f"--stepfactor is {factor}; it has to be a whole number of 2 or more")
+        raise UserError(f"--stepfactor is {factor}; it must be a whole number of 2 or more")
     found = [least]
     while (size := found[-1] * factor) <= most:
         found.append(size)

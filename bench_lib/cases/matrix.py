@@ -1,4 +1,4 @@
-"""Reading ``matrix.toml``: tables of parameters in, cases out.
+"""Reads ``matrix.toml``: tables of parameters in, cases out.
 
 A matrix has one array of tables per tier and workload, ``[[gate.networks]]``.  Each table
 names one value or a list of values for every axis and stands for their product.  Whatever
@@ -53,7 +53,7 @@ else:
 
 MOST_CASES = 100_000
 FACTORY = "factory"
-"""The table of steps that somebody's own function builds."""
+"""The table of steps that a user's own function builds."""
 SETTINGS = ("sampling", "limits", "time_limit_s")
 """Keys of any table besides its axes."""
 _SETTINGS = ("extends", *SETTINGS)
@@ -72,7 +72,7 @@ def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
 
 
 def usual_tier(device: Hardware) -> str:
-    """Return the tier that is measured on a device where nobody names one."""
+    """Return the tier that is measured on a device by default."""
     return "gate" if backends.is_gpu(device) else "smoke"
 
 
@@ -90,7 +90,7 @@ def cases_in(path: Path) -> dict[str, Case]:
     Any text in the file may be a network's name then.  Raises MatrixError.
     """
     words: list[str] = []
-    with contextlib.suppress(OSError, ValueError):  # of which read_matrix tells
+    with contextlib.suppress(OSError, ValueError):  # read_matrix reports it
         words = _TEXT.findall(path.read_text(encoding="utf-8"))
     tiers = read_matrix(path, tables(dict.fromkeys(words, 0)))
     return {case.id: case for cases in tiers.values() for case in cases}
@@ -154,14 +154,14 @@ class _Reader:
     def _tier(self, tier: str) -> list[Case]:
         body = self.document[tier]
         if not isinstance(body, dict):
-            raise self.wrong(tier, "has to be a table")
+            raise self.wrong(tier, "must be a table")
         self._known(tier, body, (*_SETTINGS, FACTORY, *self.workloads))
         base = self._settled(tier, ".", body, Case(id="", workload="", tier=tier))
         cases: dict[str, Case] = {}
         for name in (*self.workloads, FACTORY):
             tables = body.get(name, [])
             if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
-                raise self.wrong(f"{tier}.{name}", f"has to be written [[{tier}.{name}]]")
+                raise self.wrong(f"{tier}.{name}", f"must be written [[{tier}.{name}]]")
             for number, table in enumerate(tables, 1):
                 where = f"{tier}.{name}, table {number}"
                 for case in self._table(where, name, table, base):
@@ -180,7 +180,7 @@ class _Reader:
         """Return the base with what a tier or a table says besides its axes."""
         seconds = table.get("time_limit_s", base.time_limit_s)
         if not _is_above_zero(seconds):
-            problem = "it has to be a number of seconds above 0"
+            problem = "it must be a number of seconds above 0"
             raise self.wrong(where, f"time_limit_s is {seconds!r}; {problem}")
         sampling, limits = table.get("sampling", {}), table.get("limits", {})
         return replace(
@@ -195,15 +195,15 @@ class _Reader:
         self._known(where, table, (*SETTINGS, "id", "target", "params"))
         target, case_id = table.get("target"), table.get("id")
         if not isinstance(target, str) or not _names_a_function(target):
-            raise self.wrong(where, f"target is {target!r}; it has to be package.module:factory")
+            raise self.wrong(where, f"target is {target!r}; it must be package.module:factory")
         if not isinstance(case_id, str) or not is_case_id(case_id):
-            raise self.wrong(where, f"id is {case_id!r}; it has to be {ID_RULE}")
+            raise self.wrong(where, f"id is {case_id!r}; it must be {ID_RULE}")
         params = table.get("params", {})
         if not isinstance(params, dict):
-            raise self.wrong(f"{where}, params", "has to be a table")
+            raise self.wrong(f"{where}, params", "must be a table")
         for key, value in params.items():
             if not is_param(value):
-                problem = f"{key} is {value!r}; it has to be {PARAM_RULE}"
+                problem = f"{key} is {value!r}; it must be {PARAM_RULE}"
                 raise self.wrong(f"{where}, params", problem)
         return replace(base, id=case_id, workload=target, params=params)
 
@@ -258,7 +258,7 @@ class _Reader:
     ) -> list[dict[str, Any]]:
         rules = table.get("exclude", [])
         if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-            raise self.wrong(f"{where}, exclude", "has to be a list of tables")
+            raise self.wrong(f"{where}, exclude", "must be a list of tables")
         for rule in rules:
             self._known(f"{where}, exclude", rule, [axis.name for axis in axes])
         return rules
@@ -268,12 +268,12 @@ class _Reader:
         for key in table:
             if key not in allowed:
                 near = difflib.get_close_matches(key, allowed, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(allowed)}"
+                hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(allowed)}"
                 raise self.wrong(where, f"unknown key {key!r}; {hint}")
 
     def _fields(self, where: str, defaults: Any, values: Any) -> Any:
         if not isinstance(values, dict):
-            raise self.wrong(where, "has to be a table")
+            raise self.wrong(where, "must be a table")
         allowed = {field.name: getattr(defaults, field.name) for field in fields(defaults)}
         if isinstance(defaults, Limits):
             asked_before = allowed.pop("metrics")
@@ -282,13 +282,13 @@ class _Reader:
         for key, value in values.items():
             if isinstance(allowed[key], bool):
                 if not isinstance(value, bool):
-                    raise self.wrong(where, f"{key} is {value!r}; it has to be true or false")
+                    raise self.wrong(where, f"{key} is {value!r}; it must be true or false")
                 continue
             whole = isinstance(allowed[key], int)
             if not _is_above_zero(value) or (whole and not isinstance(value, int)):
                 kind = "a whole number" if whole else "a number"
                 rule = f"{kind} above 0" + (", 0.01 for 1%" if isinstance(defaults, Limits) else "")
-                raise self.wrong(where, f"{key} is {value!r}; it has to be {rule}")
+                raise self.wrong(where, f"{key} is {value!r}; it must be {rule}")
         if values.get("spread", 0) > Limits().spread:
             raise self.wrong(where, f"spread is {values['spread']}; at most {Limits().spread}")
         if isinstance(defaults, Limits):

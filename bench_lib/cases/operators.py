@@ -1,4 +1,4 @@
-"""Operators as cases: their axes, the lists that TorchTensorOpsBench runs, and its spelling."""
+"""Operators as cases: their axes, and TorchTensorOpsBench's lists and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of image networks as cases: the axes, and what cannot go together."""
+"""Training of image networks as cases: the axes, and what cannot be combined."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bench_lib.formulas.images import (
 from bench_lib.model import COMPILE_MODES, Case, Param
 
 WORKERS = 4
-"""A loader's processes where a command is not told."""
+"""A loader's processes unless a command names a number."""
 
 
 def training_axes() -> WorkloadAxes:

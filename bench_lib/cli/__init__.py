@@ -1,4 +1,4 @@
-"""``bench-lib``: what is here, what was measured, what is accepted.
+"""The command line, ``bench-lib``.
 
 Exit status: 0 done, 1 the answer is no (a machine that cannot measure, nothing to accept),
 2 the question was wrong (a bad option, a file that cannot be read or written), 130 interrupted.

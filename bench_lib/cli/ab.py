@@ -1,4 +1,4 @@
-"""``bench-lib ab``: two environments on one device in turns, and what that says of the second."""
+"""``bench-lib ab``: compares two environments in turns on one device."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _matching(cases: Sequence[Case], expression: str) -> list[Case]:
         raise typer.BadParameter(str(error), param_hint="-k") from error
     if not chosen:
         there = some([case.id for case in cases], SHOWN)
-        why = f"{expression!r} matches none of {len(cases)} cases; there is {there}"
+        why = f"{expression!r} matches none of {len(cases)} cases, such as {there}"
         raise typer.BadParameter(why, param_hint="-k")
     return chosen
 
@@ -208,7 +208,7 @@ def _compare(
         for name, environment in environments.items():
             say(f"{name}: {_in_brief(sides[name], environment)}")
         if differing := mixed_conditions(cases[0], device, environments):
-            say(f"everything will be INCOMPARABLE: {'; '.join(differing)}")
+            say(f"every case will be INCOMPARABLE: {'; '.join(differing)}")
         return comparing.compare(engine, cases)
 
 
@@ -224,11 +224,11 @@ def _answer(
     rows = sorted(found.rows, key=lambda row: rank(row.status))
     counts = Counter(row.status.value for row in rows)
     statuses = ", ".join(f"{n} {status}" for status, n in counts.items())
-    changes = found.differences or ["no difference is known"]
+    changes = found.differences or ["no known difference"]
     environments = found.environments
     notes = [f"environment, A -> B: {line}" for line in changes]
     notes += [
-        f"environment of {name}: what its prefix sets, its caches and ROCm: not known"
+        f"environment of {name}: its ROCm, its caches and what its prefix sets are unknown"
         for name, side in sides.items()
         if side.command_prefix
     ]
@@ -267,7 +267,10 @@ def _next_step(found: Compared, sides: Mapping[str, Side], folder: Path) -> tupl
     if not any(row.pairs for row in found.rows):
         return "nothing was compared, so there is nothing to accept", ""
     if sides["A"] == sides["B"]:
-        return "nothing to accept: both sides are the same, and what differs is noise", ""
+        return (
+            "nothing to accept: both sides are the same environment, so any difference is noise",
+            "",
+        )
     where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
     return "", f"bench-lib baseline accept --dry-run --run {found.runs['B']}{where}"
 

@@ -1,4 +1,4 @@
-"""``bench-lib adopt``: somebody's network or config becomes a case of their repository."""
+"""``bench-lib adopt``: turns a network or a config of the user's into a case."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def adopt(
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Write over the case and the factory of an earlier try."),
+        typer.Option("--replace", help="Replace the case and the factory of an earlier try."),
     ] = False,
 ) -> None:
     """Write a factory, a matrix row and a test for a model of yours, and measure it once.
@@ -84,7 +84,7 @@ def adopt(
     words = [str(PERF_TESTS), "-k", case_id]
     say(f"{case_id} is in {PERF_TESTS / 'matrix.toml'}; PYTHONPATH=. pytest {' '.join(words)}")
     status = subprocess.call([sys.executable, "-m", "pytest", *words], env=environ)
-    guessed = [*found["guessed"], "how much slower is too slow: limits.tolerance in the matrix"]
+    guessed = [*found["guessed"], "how much slower is too slow (limits.tolerance in the matrix)"]
     for each in guessed:
         print(f"not known: {each}")
     if left:
@@ -107,7 +107,7 @@ def _input(text: str) -> tuple[str, tuple[list[int], int | None]]:
         return name, (own, int(below) if below else None)
     except ValueError:
         why = (
-            f"{text}; it has to be NAME=3,224,224, NAME=128:30000 for numbers below 30000, or "
+            f"{text}; it must be NAME=3,224,224, NAME=128:30000 for numbers below 30000, or "
             "NAME=int64:1000 for one number a sample"
         )
         raise typer.BadParameter(why, param_hint="--input") from None

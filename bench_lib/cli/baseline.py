@@ -1,4 +1,4 @@
-"""``bench-lib baseline``: show what is accepted, compare a run with it, record, accept, excuse."""
+"""``bench-lib baseline``: records, accepts and shows baselines, and quarantines cases."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ RunName = Annotated[
 Cases = Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")]
 Reason = Annotated[str, typer.Option(help="Why these values are right.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Take noisy, doubtful or slower values too; say why.")
+    bool, typer.Option("--force", help="Accept noisy, doubtful or slower values too; say why.")
 ]
 Add = Annotated[
-    bool, typer.Option("--add", help="Keep what other runs gave, for example on other devices.")
+    bool,
+    typer.Option("--add", help="Keep the values of other runs, for example from other devices."),
 ]
 
 
@@ -76,7 +77,7 @@ def show(
     notes += _reasons({id_: each.reason for id_, each in excused})
     heading = []
     if not measured and not published:
-        remedy = "" if hardware else "; bench-lib baseline record --reason WHY makes some"
+        remedy = "" if hardware else "; record some with bench-lib baseline record --reason WHY"
         heading = [f"no baselines of {file.key} in {baselines}{remedy}"]
     state: Column[tuple[str, Quarantine]] = Column(
         "state", lambda row: "holds" if files.in_force(row[1], today) else "over"
@@ -132,7 +133,7 @@ def _this_machine() -> str:
 
 def _why(accepted: Accepted) -> str:
     objection = accepted.in_spite_of
-    return accepted.reason if objection is None else f"{accepted.reason}; in spite of: {objection}"
+    return accepted.reason if objection is None else f"{accepted.reason}; despite: {objection}"
 
 
 def _reasons(reasons: Mapping[str, str]) -> Iterator[str]:
@@ -216,7 +217,7 @@ def record(
         raise UserError("pytest measured nothing; nothing was accepted")
     if len(new) > 1:
         raise UserError(
-            f"others ran meanwhile ({', '.join(new)}); accept one: "
+            f"other runs ended meanwhile ({', '.join(new)}); accept one: "
             "bench-lib baseline accept --run RUN"
         )
     found = Proposal(new[0], history, baselines, "*", reason)

@@ -1,4 +1,4 @@
-"""``bench-lib bisect``: which change made a case slower, at a stated error."""
+"""``bench-lib bisect``: finds the change that made a case slower, with a stated error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def bisect(
     *,
     case: Annotated[str, typer.Argument(metavar="CASE", help="Id of the case that got slower.")],
     good: Annotated[
-        str, typer.Option(metavar="A", help=f"Fast commit or version; {LAST_OK} asks the history.")
+        str,
+        typer.Option(
+            metavar="A", help=f"Fast commit or version; {LAST_OK} takes it from the history."
+        ),
     ],
     bad: Annotated[
         str,
@@ -46,7 +49,7 @@ def bisect(
         str, typer.Option(metavar="COMMAND", help="Command that builds a commit, in its worktree.")
     ] = "",
     package: Annotated[
-        str, typer.Option(metavar="NAME", help="Package whose versions the ends are.")
+        str, typer.Option(metavar="NAME", help="Package to search the versions of.")
     ] = "",
     error: Annotated[
         str, typer.Option(metavar="SHARE", help="Largest probability of a wrong answer.")
@@ -92,12 +95,12 @@ def bisect(
     takes_s = pairs * ab.expected_s([asked], 1, pace.read(history, device.key))
     say(f"{many(search.last, 'candidate')} after {line[0]} up to {line[-1]}, on {device.key}")
     say(
-        f"about {many(pairs, 'pair')} and {duration(takes_s)}, besides making the candidates, if "
+        f"about {many(pairs, 'pair')} and {duration(takes_s)}, besides building the candidates, if "
         f"{asked.id} is {search.tolerance:.1%} slower and pairs differ by {search.guessed_sd:.1%}; "
         f"wrong at most once in {1 / share:.0f}"
     )
     if hunt.pairs:
-        say(f"goes on from {many(hunt.pairs, 'pair')} of an earlier call, in {hunt.path}")
+        say(f"continues with {many(hunt.pairs, 'pair')} of an earlier call, in {hunt.path}")
     hunt.run(MORE_PAIRS * pairs)
     tell(_answer(hunt), json=json)
 
@@ -118,11 +121,11 @@ def _answer(hunt: Bisecting) -> Answer:
     low, high = (percent(bound, 2) for bound in interval)
     heading, notes = [], [f"{what}: {percent(size, 2)} ({low} to {high})"]
     if ending == "undecided":
-        heading = ["undecided, the same command goes on; most probable so far:"]
+        heading = ["undecided; run the same command to go on. Most probable so far:"]
     if len(changes) > 1:
         notes.insert(0, f"one of these {len(changes)}: only the last of them can be measured")
     notes.append(f"{percent(look.sure)} sure, after {many(hunt.pairs, 'pair')} in {hunt.path}")
-    notes += [f"left out: {name[:12]}: {shortened(why)}" for name, why in skipped.items()]
+    notes += [f"skipped: {name[:12]}: {shortened(why)}" for name, why in skipped.items()]
     return Answer(
         command="bisect",
         tables={"changes": Table(_CANDIDATES, changes)},

@@ -1,4 +1,4 @@
-"""``bench-lib collectives``: a sweep over sizes with nccl-tests' options."""
+"""``bench-lib collectives``: a sweep over sizes, with the options of nccl-tests."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
     usual = RANKS_ON_A_CPU if on_cpu else len(devices)
     ranks = next(n for n in (asked, launched, usual) if n is not None)
     if asked is None and ranks < 2:
-        raise UserError("a collective is of 2 GPUs or more, and there is 1 here")
+        raise UserError("a collective needs 2 GPUs or more, and this machine has 1")
     if not 2 <= ranks <= MOST_RANKS:
-        raise UserError(f"--ranks is {ranks}; a collective is of 2 to {MOST_RANKS}")
+        raise UserError(f"--ranks is {ranks}; a collective takes 2 to {MOST_RANKS}")
     if launched is None and not on_cpu and ranks > len(devices):
         raise UserError(f"--ranks is {ranks}, and there are {len(devices)} GPUs")
     return ranks

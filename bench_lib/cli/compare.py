@@ -1,4 +1,4 @@
-"""``bench-lib compare``: a finished run judged by another one, or by the accepted values."""
+"""``bench-lib compare``: judges a finished run by another one, or by the baseline."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ SHOWN = 10
 
 def compare(
     a: Annotated[
-        str, typer.Argument(help="baseline, or a run: latest, its id, the start of that, a file.")
+        str,
+        typer.Argument(help="baseline, or a run: latest, its id or the start of it, or a file."),
     ],
     b: Annotated[str, typer.Argument(help="The run that is judged by A.")],
     *,
@@ -77,7 +78,7 @@ def compare(
 
 
 def _gate(records: Sequence[Record]) -> int:
-    """Return the exit status where somebody gates on an answer; what told nothing is no pass."""
+    """Return the exit status for a gate; an answer without a single verdict is no pass."""
     if any(record.status in FAILING for record in records):
         return 1
     known = any(verdict.interval for record in records for verdict in record.verdicts)

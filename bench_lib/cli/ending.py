@@ -1,4 +1,4 @@
-"""How every command ends: its exit status, and one line on stderr where something is wrong."""
+"""How every command ends: with an exit status, and one line on stderr if something is wrong."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _misused(error: Any) -> int:
 
 
 def in_words(error: Exception) -> str | None:
-    """Return an error in words; None for an error that nobody in front of it can mend."""
+    """Return an error in words; None for one that the user cannot fix."""
     from bench_lib.model import UserError
 
     if isinstance(error, UserError):

@@ -1,4 +1,4 @@
-"""``bench-lib env``: what is here, what is missing or suspicious, and what to do about it."""
+"""``bench-lib env``: what this machine has, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def env(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write all of it as a text to send to somebody."),
+        typer.Option(
+            metavar="FILE", help="Also write all of it to a text file, to send to somebody."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

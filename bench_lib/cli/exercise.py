@@ -1,4 +1,4 @@
-"""``bench-lib exercise``: the workshop guide's exercises, each a table."""
+"""``bench-lib exercise``: the workshop guide's exercises, one table each."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def exercise(
 
     known(name, [*STUDIES, LARGEST_BATCH], "NAME")
     if name != LARGEST_BATCH:
-        refuse(words, ["at_most"], f"exercise {name} has no use for it")
+        refuse(words, ["at_most"], f"exercise {name} does not use it")
     session = Session(name, asked, keeping)
     if name == LARGEST_BATCH:
         largest_batch(session, networks, asked)

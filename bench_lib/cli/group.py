@@ -1,4 +1,4 @@
-"""The tree of commands, whose branches are imported when somebody asks for them."""
+"""The tree of commands; each is imported only when it is called."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ BY_PURPOSE = {
     },
     "Find the cause": {
         "bisect": "The commit or the package version that made a case slower.",
-        "profile": "The kernels of a case, or those in which two profiles differ.",
+        "profile": "The kernels of a case, or the difference of two profiles.",
     },
     "Measure something": {
         "exercise": "The workshop guide's exercises.",
         "micro": "The command line of ROCm's micro_benchmarking_pytorch.py.",
         "ops": "Operators: time of a call, GB/s, TFLOP/s, share of the ceiling.",
         "collectives": "Collectives by size: time, bandwidths, wrong elements.",
-        "scaling": "Speed-up over threads, processes and GPUs, and the laws of it.",
+        "scaling": "Speed-up over threads, processes and GPUs, with fitted laws.",
         "train": "Training, as the CIFAR-100 script and the CIFAR-10 table do it.",
     },
     "Manage": {
         "baseline": "Record, accept and show the values that runs are judged by.",
-        "adopt": "Write a case for a model of yours, and measure it once.",
+        "adopt": "Write a case for your own model, and measure it once.",
     },
 }
 """Every command with what it is for in a line, so that listing them imports none.

@@ -1,4 +1,4 @@
-"""``bench-lib history``: the runs there are, questions about them, and other tools' forms."""
+"""``bench-lib history``: lists, shows, queries and exports runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> N
     found = archive.runs()
     notes = [f"! {problem}" for problem in archive.problems]
     if not found:
-        notes.insert(0, f"no runs in {history}; a pytest run that measures makes one")
+        notes.insert(0, f"no runs in {history}; pytest perf_tests records one")
     answer = Answer(
         command="history list",
         tables={"runs": Table(reading.RUNS, found)},
@@ -54,7 +54,7 @@ def show(
     run: RunName,
     *,
     phases: Annotated[
-        bool, typer.Option("--phases", help="Show instead what the time was spent on.")
+        bool, typer.Option("--phases", help="Show where the time went instead.")
     ] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
@@ -107,7 +107,7 @@ def query(
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
     as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print CSV, with a header; all rows, as they come.")
+        bool, typer.Option("--csv", help="Print all rows as CSV, with a header.")
     ] = False,
 ) -> None:
     """Ask the history in SQL.
@@ -152,7 +152,7 @@ def _warn(problems: Sequence[str]) -> None:
 def export(
     run: Annotated[
         str | None,
-        typer.Argument(help="A run's id or its start, latest, or a file; none exports all runs."),
+        typer.Argument(help="A run's id or its start, latest, or a file; without one, all runs."),
     ] = None,
     *,
     form: Annotated[
@@ -208,11 +208,11 @@ def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
     """Return what a run's time was spent on: by phase, and beside its attempts."""
     found = spent.spent(run.records.values())
     if not found.attempts:
-        return {}, ["no attempt of it says what its time was spent on"]
+        return {}, ["none of its attempts recorded where the time went"]
     notes = []
     if run.ended is not None:
         took_s = (_moment(run.ended) - _moment(run.started)).total_seconds()
-        beside = f", {took_s - found.total_s:.0f} s of it beside attempts"
+        beside = f", {took_s - found.total_s:.0f} s of it outside attempts"
         # Several devices measure at the same time.
         notes = [f"the run took {took_s:.0f} s{beside if took_s > found.total_s else ''}"]
     return {"phases": spent.phases(found)}, notes

@@ -1,4 +1,4 @@
-"""``bench-lib judge``: anybody's timings, and other benchmarks' files; a verdict a case."""
+"""``bench-lib judge``: judges timings of any program, and result files of other benchmarks."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def judge(
         ),
     ] = None,
     tolerance: Annotated[
-        str, typer.Option(metavar="SHARE", help="Slow-down that matters: 1% or 0.01.")
+        str, typer.Option(metavar="SHARE", help="Slowdown that matters: 1% or 0.01.")
     ] = "1%",
     at_least: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="Slow-down of a time that matters, beside the tolerance: 0.5us."
+            metavar="TIME", help="Absolute slowdown that matters, besides the tolerance: 0.5us."
         ),
     ] = "0s",
     json: Json = False,
@@ -79,7 +79,9 @@ def judge(
     """
     share = share_of(tolerance, "--tolerance")
     if form is None and baseline:
-        raise typer.BadParameter("it needs --format; lines say their role", param_hint="--baseline")
+        raise typer.BadParameter(
+            "it needs --format; JSON lines name their role", param_hint="--baseline"
+        )
     samples = _read(files) if form is None else _read_foreign(form, baseline or [], files)
     verdicts = _verdicts(samples, share, seconds_of(at_least, "--at-least"))
     tell(_answer(samples, verdicts), json=json)
@@ -90,7 +92,7 @@ def _read(files: Sequence[str]) -> Samples:
 
     if len(files) > 1:
         raise typer.BadParameter(
-            "it is one without --format; put their lines into one", param_hint="FILE"
+            "without --format it is one file; put all lines into it", param_hint="FILE"
         )
     (file,) = files
     try:
@@ -116,7 +118,7 @@ def _read_foreign(name: str, baseline: Sequence[str], candidate: Sequence[str]) 
     form = foreign.FORMATS[known(name, foreign.FORMATS, "--format")]
     if not baseline:
         raise typer.BadParameter(
-            "with --format name the files to hold against", param_hint="--baseline"
+            "with --format, name the baseline's files", param_hint="--baseline"
         )
     sides = {"baseline": files_in(baseline), "candidate": files_in(candidate)}
     return foreign.read(form, sides)
@@ -172,15 +174,15 @@ def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
     elif len(case.baseline) == 1:
         status = Status.NO_BASELINE
         place = _first(case.baseline).place
-        reason = f"one baseline process, {place}, cannot tell software from chance: "
-        reason += "two are needed, and five are better"
+        reason = f"one baseline process, {place}, cannot tell a change from noise: "
+        reason += "two are needed, five are better"
     elif not case.baseline:
         status = Status.NO_BASELINE
         place = _first(case.candidate).place
-        reason = f"nothing to hold {place} against: no baseline process"
+        reason = f"no baseline process to compare {place} with"
     elif not case.candidate:
         place = _first(case.baseline).place
-        reason = f"nothing to hold against {place}: no candidate process"
+        reason = f"no candidate process to compare with {place}"
     else:
         return None
     return Verdict(status, case.metric.name, reason, tolerance=tolerance)

@@ -1,4 +1,4 @@
-"""A step's kernels as ``bench-lib profile`` shows them."""
+"""How ``bench-lib profile`` shows the kernels of a step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rank = tuple[ProfiledWork, Kernel]
 
 
 def answer_of(look: CaseProfile, top: int) -> Answer:
-    """Return what a look into a case saw, ``top`` kernels of each rank."""
+    """Return what profiling a case found, ``top`` kernels of each rank."""
     titles, rows = [], []
     notes: list[str] = []
     for seen in look.seen:

@@ -1,4 +1,4 @@
-"""What ``bench-lib env`` finds on a machine, as an answer and as a text to send to somebody."""
+"""What ``bench-lib env`` reports, as an answer and as a text file to send to somebody."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib import backends
-from bench_lib.backends.backend import Check, good, other_processes, spoils, stops
+from bench_lib.backends.backend import Check, good, other_processes, stops, warns
 from bench_lib.engine import telemetry
 from bench_lib.environment import fingerprint, readiness
 from bench_lib.formats import NUMBER, SHARE, many
@@ -26,9 +26,9 @@ from bench_lib.storage.baselines import BaselineError, load
 
 MOST_AT_ONCE = 16
 """Devices that are looked at at the same time."""
-MEND_DETECTION = "mend that if there is a GPU here which is not listed above"
-MEND_BASELINES = "restore the file, or name another folder with --baselines"
-MEND_WORKER = "mend what the message above names, then run this again"
+FIX_DETECTION = "fix that if this machine has a GPU that is not listed above"
+FIX_BASELINES = "restore the file, or name another folder with --baselines"
+FIX_WORKER = "fix what the message above names, then run this again"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DeviceLook:
     accepted: int | None = None
     """Cases with accepted values."""
     published: int | None = None
-    """Cases with a figure of somebody else's."""
+    """Cases with a published figure."""
     problem: str | None = None
     """Why its baselines cannot be read."""
 
@@ -68,14 +68,14 @@ def examine(baselines: Path) -> Answer:
     versions, problem = _worker_versions(devices[0])
     checks = [*readiness.checks(devices=devices), *_telemetry_checks(looks)]
     if others:
-        checks.append(spoils("other programs", others, telemetry.OTHERS_MEAN))
-    checks += [spoils("finding devices", str(each.message), MEND_DETECTION) for each in caught]
+        checks.append(warns("other programs", others, telemetry.OTHERS_MEAN))
+    checks += [warns("finding devices", str(each.message), FIX_DETECTION) for each in caught]
     broken = dict.fromkeys(look.problem for look in looks if look.problem)
-    checks += [stops("baselines", problem, MEND_BASELINES) for problem in broken]
+    checks += [stops("baselines", problem, FIX_BASELINES) for problem in broken]
     if problem is None:
         checks.append(good("worker starts", f"torch {versions.get('torch')}"))
     else:
-        checks.append(stops("worker starts", problem, MEND_WORKER))
+        checks.append(stops("worker starts", problem, FIX_WORKER))
     return _answer(looks, fingerprint.with_versions(environment, versions), checks)
 
 
@@ -104,11 +104,11 @@ def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | Non
 
 
 def _telemetry_checks(looks: Sequence[DeviceLook]) -> Iterator[Check]:
-    """Ask whether the devices can be watched, and who else is on them, as far as not told yet."""
+    """Ask whether the devices can be watched, and who else is on them, unless that is known."""
     blind = [look for look in looks if not look.figures]
     if blind:
         detail = f"{len(blind)} of {len(looks)} devices cannot be watched: {blind[0].cause}"
-        yield spoils("telemetry", detail, backends.of(blind[0].device).telemetry_remedy)
+        yield warns("telemetry", detail, backends.of(blind[0].device).telemetry_remedy)
     else:
         sources = dict.fromkeys(str(look.figures.get("source")) for look in looks)
         yield good("telemetry", ", ".join(sources))
@@ -205,7 +205,7 @@ def _obstacles(checks: Sequence[Check]) -> Iterator[str]:
 
 def _conclusion(checks: Sequence[Check], failed: Sequence[str]) -> str:
     if failed:
-        return f"The suite cannot run here; mend first: {', '.join(failed)}."
+        return f"The suite cannot run here; fix first: {', '.join(failed)}."
     if warned := sum(check.ok is False for check in checks):
         return f"The suite can run here; {many(warned, 'warning')} above."
     return "The suite can run here."

@@ -1,4 +1,4 @@
-"""The common part of commands that measure: their options, the measuring, and how they end."""
+"""What the commands that measure share: options, measuring, and how they end."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Measuring:
                     each(record)
                 engine.settings.progress.finish(case.id)
             for nth in range(1, processes):
-                say(f"all again, in fresh process {nth + 1} of {processes}")
+                say(f"all cases again, in fresh process {nth + 1} of {processes}")
                 # Its number is none of those that suspicious cases are given.
                 engine.measure_together(cases, PLANNED + nth)
         return [self.figures[case.id] for case in cases]

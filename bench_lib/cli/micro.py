@@ -1,4 +1,4 @@
-"""``bench-lib micro``: becomes ``python -m bench_lib.micro``, which imports torch and measures."""
+"""``bench-lib micro``: runs ``python -m bench_lib.micro``, which imports torch and measures."""
 
 from __future__ import annotations
 

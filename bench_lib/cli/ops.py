@@ -1,4 +1,4 @@
-"""``bench-lib ops``: TorchTensorOpsBench's command line, measured as the suite measures."""
+"""``bench-lib ops``: TorchTensorOpsBench's command line, measured the way the suite measures."""
 
 from __future__ import annotations
 
@@ -53,18 +53,19 @@ def ops(
     ] = None,
     input1_dim: Annotated[
         str | None,
-        typer.Option(help="Sizes (default: 64-1024-1024); of gemm M-N-K, of sdpa B-H-S-D."),
+        typer.Option(help="Sizes (default: 64-1024-1024); gemm: M-N-K, sdpa: B-H-S-D."),
     ] = None,
     input2_dim: Annotated[
-        str | None, typer.Option(help="Of binary ops, weights, indices (default: as usual).")
+        str | None, typer.Option(help="Second input: of binary operators, weights, indices.")
     ] = None,
     op_type: Annotated[str | None, typer.Option(help="unary, binary, reduction or sparse.")] = None,
     inplace: Annotated[bool, typer.Option("--inplace", help="The in-place form.")] = False,
     run_predefined: Annotated[
-        bool, typer.Option("--run-predefined", help="Every binary, unary and reduction.")
+        bool,
+        typer.Option("--run-predefined", help="Run all binary, unary and reduction operators."),
     ] = False,
     run_model_ops: Annotated[
-        bool, typer.Option("--run-model-ops", help="Shapes of BERT and DLRM.")
+        bool, typer.Option("--run-model-ops", help="Run the shapes of BERT and DLRM.")
     ] = False,
     num_iters: Annotated[
         int, typer.Option(min=1, max=MOST_ITERATIONS, help="Measured steps.")
@@ -78,17 +79,18 @@ def ops(
         ),
     ] = 5,
     enable_profiling: Annotated[
-        bool, typer.Option("--enable-profiling", help="The profiler's table of every operator.")
+        bool,
+        typer.Option("--enable-profiling", help="Print the profiler's table of every operator."),
     ] = False,
     append_dtype: Annotated[
-        bool, typer.Option("--append-dtype", help="The dtype in every operator's name.")
+        bool, typer.Option("--append-dtype", help="Append the dtype to every operator's name.")
     ] = False,
     layout: Annotated[
-        str | None, typer.Option(help="NN, NT, TN, TT of gemm; nchw, nhwc of images.")
+        str | None, typer.Option(help="gemm: NN, NT, TN, TT; images: nchw, nhwc.")
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="Whose attention; several with commas: flash,cudnn,flex."),
+        typer.Option(help="Attention kernels, such as flash,cudnn,flex."),
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
     causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,
@@ -107,11 +109,11 @@ def ops(
     if run_predefined and run_model_ops:
         raise UserError("--run-predefined and --run-model-ops are two lists; choose one")
     if run_predefined:
-        refuse(words, OF_ONE, "--run-predefined says itself what it measures")
+        refuse(words, OF_ONE, "--run-predefined decides what is measured")
         values = _predefined(asked, inplace=inplace)
     elif run_model_ops:
         of_sizes = (*OF_ONE, "input1_dim", "input2_dim")
-        refuse(words, of_sizes, "--run-model-ops says itself what it measures")
+        refuse(words, of_sizes, "--run-model-ops decides what is measured")
         values = _of_models(dtype, inplace=inplace)
     else:
         one = _one("add" if op is None else op, op_type, asked, manner, inplace=inplace)
@@ -158,7 +160,7 @@ def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str
 
 def _of_models(dtype: str, *, inplace: bool) -> list[dict[str, Param]]:
     if inplace:
-        raise UserError("--inplace: --run-model-ops says itself which operators are in place")
+        raise UserError("--inplace: --run-model-ops decides which operators are in place")
     return [{**values, "precision": dtype} for values in model_operators()]
 
 
@@ -191,7 +193,7 @@ def _device(name: str | None) -> Hardware:
         return devices[0]
     match = re.fullmatch(r"cpu|(cuda)(?::([0-9]{1,3}))?", name)
     if match is None:
-        raise UserError(f"--device {name}: there is cuda, cuda:N and cpu")
+        raise UserError(f"--device {name}: choose cuda, cuda:N or cpu")
     has_gpu = backends.is_gpu(devices[0])
     if match[1] is None:
         return backends.this_cpu() if has_gpu else devices[0]

@@ -1,4 +1,4 @@
-"""Options that several commands have, as fields of a dataclass, and shares as people write them."""
+"""Options that several commands share, and how shares and times are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench_lib.model import UserError
 
 T = TypeVar("T")
 TYPED = "COMMANDLINE"
-"""The source of a value that somebody typed, as click calls it."""
+"""The source of a value that was typed, as click calls it."""
 MOST = 0.5
 """A tolerance above this is a slip of the pen."""
 
@@ -35,9 +35,9 @@ def share_of(text: str, option: str, *, most: float = MOST, zero: bool = False) 
     if 0 < share <= most or (zero and share == 0):
         return share
     words = text if percent else f"{text} is {share:.0%}"
-    why = f"{words}; it has to be {'0 or more' if zero else 'above 0'} and at most {most:.0%}"
+    why = f"{words}; it must be {'0 or more' if zero else 'above 0'} and at most {most:.0%}"
     if not math.isfinite(value):
-        why = f"{text!r} is no share; write it as 1% or 0.01"
+        why = f"{text!r} is not a share; write it as 1% or 0.01"
     elif not percent and most < value <= 100 * most:
         why = f"{words}; did you mean {text}%?"
     raise typer.BadParameter(why, param_hint=option)
@@ -48,7 +48,7 @@ def seconds_of(text: str, option: str) -> float:
     match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d*)?)\s*(ns|us|ms|s)\s*", text)
     if match is None:
         raise typer.BadParameter(
-            f"{text!r} is no time; write it as 0.5us, 2ms or 1s", param_hint=option
+            f"{text!r} is not a time; write it as 0.5us, 2ms or 1s", param_hint=option
         )
     return float(match[1]) * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
 
@@ -74,7 +74,7 @@ def known(value: str, names: Iterable[str], option: str) -> str:
     """Return a value that is one of some names; raises typer.BadParameter for any other."""
     if value in (there := list(names)):
         return value
-    raise typer.BadParameter(f"{value!r} is none of {', '.join(there)}", param_hint=option)
+    raise typer.BadParameter(f"{value!r} is not one of {', '.join(there)}", param_hint=option)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

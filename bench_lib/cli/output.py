@@ -1,4 +1,4 @@
-"""How commands print: JSON for machines, aligned tables for people, Markdown for reviews."""
+"""How commands print: JSON, aligned tables, or Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench_lib.model import UserError
 if TYPE_CHECKING:
     from bench_lib.report.answer import Answer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Markdown = Annotated[
     bool, typer.Option("--markdown", help="Print Markdown, as for a pull request.")
 ]

@@ -1,4 +1,4 @@
-"""``bench-lib profile``: which kernels a case's step is made of, and what changed in them."""
+"""``bench-lib profile``: the kernels of a case's step, and how two profiles differ."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def profile(
     ] = None,
     tool: Annotated[str, typer.Option(help=f"Profiler: {', '.join(TOOLS)}.")] = TORCH,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="A trace for Perfetto too, by --tool rocm.")
+        bool, typer.Option("--timeline", help="Also keep a trace for Perfetto (--tool rocm).")
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Kernels to show.")] = 10,
     matrix: Matrix = DEFAULT_MATRIX,
@@ -122,12 +122,12 @@ def _check(tool: str, *, timeline: bool) -> None:
 
     known = dict.fromkeys((*TOOLS, *(name for each in backends.profilers() for name in each.names)))
     if tool not in known:
-        raise UserError(f"--tool {tool!r}: there is {', '.join(known)}")
+        raise UserError(f"--tool {tool!r}: choose from {', '.join(known)}")
     if timeline and tool in (TORCH, RANGES):
         raise UserError("--timeline: --tool rocm leaves one; torch's Chrome trace is one already")
 
 
-# ---- looking into it ----------------------------------------------------------------------------
+# ---- profiling ----------------------------------------------------------------------------------
 
 
 def look(

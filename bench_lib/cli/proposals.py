@@ -1,4 +1,4 @@
-"""The changes of the baselines by accepting a run: computed, written, and printed."""
+"""The changes to the baselines that accepting a run makes: computed, written, printed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Proposal:
         """The accepted changes, by case."""
         if not self.changes:
             unread = [f"; {problem}" for problem in run.problems[:1]]
-            raise UserError(f"no case of {name} is like {case!r}{''.join(unread)}")
+            raise UserError(f"no case of {name} matches {case!r}{''.join(unread)}")
 
     def accept(self, *, force: bool, processes: int = 0) -> None:
         """Write the changes that may be written.
@@ -96,7 +96,7 @@ class Proposal:
     # ---- as it is shown -------------------------------------------------------------------
 
     def answer(self, command: str, *, only_shown: bool = False) -> Answer:
-        """Return a row a case, what speaks against each, and what was accepted of them."""
+        """Return a row for each case, what speaks against it, and what was accepted."""
         notes = [f"{c.case_id}: {why}" for c in self.changes if (why := c.why_not or c.against)]
         notes += [f"environment: {line}" for line in self.around]
         notes += [f"! {problem}" for problem in self.run.problems]
@@ -121,7 +121,7 @@ class Proposal:
         if self.refused:
             yield (
                 f"{len(self.refused)} refused: measure again, or accept with --force and a "
-                "--reason that explains what speaks against"
+                "--reason that says why"
             )
         if not self.run.finished:
             yield f"run {self.run.run_id} is unfinished; it may lack cases"
@@ -129,14 +129,13 @@ class Proposal:
         fewest = min((len(each.processes) for each in new), default=LEAST_PROCESSES)
         if fewest < LEAST_PROCESSES:
             yield (
-                f"some have fewer than five processes ({fewest}), which can hardly tell the "
+                f"some have fewer than five processes ({fewest}), too few to estimate the "
                 "spread between processes: measure with pytest --perf-processes 5"
             )
         if any("cold" in each.conditions.values() for each in new):
             yield (
                 "the caches that choose kernels were cold when this run began; on this machine "
-                "they are warm from now on, and the next run would be INCOMPARABLE: record once "
-                "more"
+                "they are warm from now on, and the next run would be INCOMPARABLE: record again"
             )
 
 
@@ -149,11 +148,11 @@ def who() -> str | None:
 
 
 def _with_all_processes(change: BaselineChange, needed: int) -> BaselineChange:
-    """Note against a change that some of its processes were spoilt or left out."""
+    """Note against a change that some of its processes were disturbed or left out."""
     found = len(change.new.processes) if change.new else needed
     if found >= needed:
         return change
-    words = f"{found} of {needed} processes, which can hardly tell the spread between processes"
+    words = f"{found} of {needed} processes, too few to estimate the spread between processes"
     return replace(change, against="; ".join(filter(None, (change.against, words))))
 
 

@@ -1,4 +1,4 @@
-"""Runs, accepted values and cases of the matrix, as commands tell of them."""
+"""How commands find runs, accepted values and cases of the matrix."""
 
 from __future__ import annotations
 

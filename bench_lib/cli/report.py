@@ -1,4 +1,4 @@
-"""``bench-lib report``: the night as a page, as Markdown, as JSON, and in a few lines here."""
+"""``bench-lib report``: the night as a page, as Markdown, as JSON, or in a few lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def report(
     ] = None,
     markdown: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Write GitHub's Markdown; - is the standard output."),
+        typer.Option(metavar="PATH", help="Write GitHub's Markdown; - is standard output."),
     ] = None,
     link: Annotated[
         str | None,

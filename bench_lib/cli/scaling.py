@@ -1,4 +1,4 @@
-"""``bench-lib scaling``: what more threads, processes and GPUs bring."""
+"""``bench-lib scaling``: the speed-up from more threads, processes and GPUs."""
 
 from __future__ import annotations
 
@@ -54,15 +54,19 @@ class ScalingOptions:
         int, typer.Option(min=0, max=LARGEST, help="mnist: processes of its loader.")
     ] = 0
     weak: Annotated[
-        bool, typer.Option("--weak", help="Each worker has as much to do (default of network).")
+        bool,
+        typer.Option("--weak", help="Weak scaling: work per worker is fixed (default of network)."),
     ] = False
     strong: Annotated[
-        bool, typer.Option("--strong", help="The work of one is divided (default of mnist).")
+        bool,
+        typer.Option(
+            "--strong", help="Strong scaling: the total work is fixed (default of mnist)."
+        ),
     ] = False
     processes: Annotated[
         int,
         typer.Option(
-            min=1, max=MOST_PROCESSES, help="Fresh processes of each point; 3 tell an interval."
+            min=1, max=MOST_PROCESSES, help="Fresh processes for each point; 3 give an interval."
         ),
     ] = 1
     time_limit: Annotated[float | None, typer.Option(help="Seconds for a case.")] = None
@@ -85,9 +89,9 @@ def scaling(
     """Measure speed-up and efficiency over threads, processes and GPUs; fit the laws of it."""
     known(what, (MNIST, NETWORK), "WHAT")
     others = OF_NETWORKS if what == MNIST else OF_MNIST
-    refuse(words, others, f"scaling {what} has no use for it")
+    refuse(words, others, f"scaling {what} does not use it")
     if asked.weak and asked.strong:
-        raise UserError("--weak and --strong are two ways; choose one")
+        raise UserError("--weak and --strong exclude each other; choose one")
     check_limit(asked.time_limit)
     study = _Study(what, asked, keeping)
     (_measure_mnist if what == MNIST else _measure_network)(study, asked)
@@ -153,11 +157,11 @@ def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
     study.measure(gpus[0] if gpus else machine, case_of, on_gpus, None if gpus else 0)
 
 
-# ---- measuring and telling ----------------------------------------------------------------
+# ---- measuring and reporting --------------------------------------------------------------
 
 
 class _Study(Measuring):
-    """Points on one or two devices, measured and then told together."""
+    """Points on one or two devices, measured and then reported together."""
 
     def __init__(self, what: str, asked: ScalingOptions, keeping: Keeping) -> None:
         from bench_lib.backends import detect

@@ -1,4 +1,4 @@
-"""``bench-lib selfcheck``: whether the verdict holds on this machine, and how little it sees."""
+"""``bench-lib selfcheck``: whether verdicts hold on this machine, and what it can detect."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def selfcheck(
     *,
     matrix: Matrix = DEFAULT_MATRIX,
     effects: Annotated[
-        str, typer.Option(help="Slow-downs to plant, in percent of a step.")
+        str, typer.Option(help="Slowdowns to plant, in percent of a step.")
     ] = "0,1,2,5",
     processes: Annotated[
         int,
-        typer.Option(min=9, help="Fresh processes, each clean and with every delay."),
+        typer.Option(min=9, help="Fresh processes; each measures the clean step and every delay."),
     ] = 10,
     tolerance: Annotated[
-        str, typer.Option(metavar="SHARE", help="Slow-down that matters: 1% or 0.01.")
+        str, typer.Option(metavar="SHARE", help="Slowdown that matters: 1% or 0.01.")
     ] = "1%",
     json: Json = False,
 ) -> None:
@@ -116,7 +116,7 @@ def _answer(found: Selfcheck, key: str) -> Answer:
             ),
             (
                 f"five baseline and {CANDIDATES} candidate processes, tolerance "
-                f"{found.tolerance:.2%}: slow-downs of {clean.detectable:.2%} are found nine times "
+                f"{found.tolerance:.2%}: slowdowns of {clean.detectable:.2%} are found nine times "
                 f"in ten, by the judge's own estimate; {CANDIDATES} pairs in turns: "
                 f"{clean.detectable_in_turns:.2%}"
             ),
@@ -144,7 +144,7 @@ def _conclusion(found: Selfcheck) -> str:
     if blind := [how for how, smallest in seen.items() if smallest is None]:
         largest = found.effects[-1].planted
         return (
-            f"BLIND HERE: not even {largest:.1%} is found reliably {' or '.join(blind)}; quieten "
+            f"BLIND HERE: not even {largest:.1%} is found reliably {' or '.join(blind)}; quiet "
             "the machine, or give its cases a wider tolerance"
         )
     words = " and ".join(f"{smallest:.1%} {how}" for how, smallest in seen.items())

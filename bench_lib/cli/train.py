@@ -1,4 +1,4 @@
-"""``bench-lib train``: CIFAR-100 step by step, CIFAR-10 by ranks, measured as the suite does."""
+"""``bench-lib train``: CIFAR-100 step by step, and the CIFAR-10 table by number of ranks."""
 
 from __future__ import annotations
 
@@ -90,11 +90,13 @@ class Trained:
     ] = 1
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, max=LARGEST, help="Table: whole epochs (default: 10; of Inception 5)."),
+        typer.Option(min=1, max=LARGEST, help="Table: whole epochs (default: 10; Inception: 5)."),
     ] = None
     steps: Annotated[
         int | None,
-        typer.Option(min=1, max=LARGEST, help="Table: steps in place of epochs; times are scaled."),
+        typer.Option(
+            min=1, max=LARGEST, help="Table: steps instead of epochs; times are scaled up."
+        ),
     ] = None
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds for a case (default: 600; of the table 7200).")
@@ -121,9 +123,7 @@ def train(
     cifar10-table trains whole epochs on 1, 2, 4 ... GPUs: times, accuracies, memory, speed-up.
     """
     known(name, (CIFAR_100, TABLE), "NAME")
-    refuse(
-        words, OF_TABLE if name == CIFAR_100 else OF_CIFAR_100, f"train {name} has no use for it"
-    )
+    refuse(words, OF_TABLE if name == CIFAR_100 else OF_CIFAR_100, f"train {name} does not use it")
     check_limit(trained.time_limit)
     (_cifar100 if name == CIFAR_100 else _cifar10_table)(trained, source, keeping)
 
@@ -168,7 +168,7 @@ def _cifar10_table(trained: Trained, source: TrainingSource, keeping: Keeping) -
     from bench_lib.studies import training
 
     if trained.steps is not None and trained.epochs is not None:
-        raise UserError("--steps and --epochs are two lengths of a row; choose one")
+        raise UserError("--steps and --epochs exclude each other; choose one")
     own = trained.usual(
         network="resnet50", precision="float32", batch_size=32, feed="device", time_limit=7200.0
     )

@@ -1,1 +1,1 @@
-"""Measure, look again, profile, judge, record: one device and its processes."""
+"""Measure, re-measure, profile, judge, record: one device and its processes."""

@@ -1,4 +1,4 @@
-"""The times of a step that is somebody else's program, as the program itself reports them."""
+"""Reads the times of an external program's step from the result that the program writes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from bench_lib.storage.foreign import FORMATS
 from bench_lib.storage.foreign.figures import FormatError, Reported
 
 WORKLOADS = ("command", "bench_lib.worker.workloads.command:command")
-"""The workload of somebody else's program, by its name and as a matrix has it."""
+"""The workload of an external program, by its name and as a matrix has it."""
 
 
 def problem(case: Case) -> str:
     """Say why a case's result could not be read, whatever it is; empty where it could."""
     asked = case.params.get("format", "")
-    return "" if asked in ("", *FORMATS) else f"format is {asked!r}; there is {', '.join(FORMATS)}"
+    return (
+        "" if asked in ("", *FORMATS) else f"format is {asked!r}; choose from {', '.join(FORMATS)}"
+    )
 
 
 def timed(case: Case, measurement: Measurement) -> Measurement:
-    """Return a measurement with the times that its documents tell; raises CaseFault."""
+    """Return a measurement with the times from its documents; raises CaseFault."""
     if not measurement.documents:
         return measurement
     try:
@@ -51,7 +53,7 @@ def _time(figure: Reported) -> float:
     if figure.problem:
         raise FormatError(figure.problem)
     if not (math.isfinite(figure.value) and figure.value > 0):
-        raise FormatError(f"{figure.metric.label} is {figure.value:g}; it has to be above zero")
+        raise FormatError(f"{figure.metric.label} is {figure.value:g}; it must be above zero")
     if figure.metric.more_is_better:
         return 1 / figure.value
     if figure.metric.unit != "s":

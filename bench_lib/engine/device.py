@@ -1,4 +1,4 @@
-"""One device while it is held: its lock, its telemetry, its processes, and cases measured there."""
+"""A device that this run holds: its lock, telemetry and processes, and measuring on it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class HeldDevice:
         """Measure a case in every process, in turns with the reference if there is one.
 
         The outcome of the side in question comes first.  A fault or a skip ends the case early; if
-        the hardware spoils one process, the next may still come out well.  Raises LaunchError if
+        the hardware disturbs one process, the next may still come out well.  Raises LaunchError if
         workers cannot be started at all, and before anything is measured where a reference was
         asked for and cannot be.
         """
@@ -164,7 +164,7 @@ class HeldDevice:
 
         Yields each case's outcomes, that of the side in question first.  For cases whose ids are
         ``known`` the numerics exist, and only times are measured.  For those that are
-        ``tuned_anew`` the compiler chooses again what the other side does not tell.  Raises
+        ``tuned_anew`` the compiler autotunes again where the other side has no choice.  Raises
         LaunchError if workers cannot be started at all.
         """
         try:
@@ -283,7 +283,7 @@ class HeldDevice:
         described = fingerprint.with_versions(self._before(self._candidate), versions)
         environment = replace(described, threads=threads)
         attempt = self._with_measurement(self._blank(case, 0), measurement, began_s)
-        if cause := self._spoilt_by(case, attempt):
+        if cause := self._disturbed_by(case, attempt):
             attempt = replace(attempt, accepted=False, discarded=cause, invalid=True)
         attempt = replace(attempt, environment=history.reference(environment))
         return Outcome(case, [attempt], environment, self.device)
@@ -379,10 +379,10 @@ class HeldDevice:
     ) -> list[Attempt]:
         """Measure a case in a process, and once more if something disturbed the first look.
 
-        The second is taken as it is, and discarded if the hardware spoils it, too.
+        The second is taken as it is, and discarded if the hardware disturbs it, too.
         """
         first = self._attempt(case, process, side, asked)
-        cause, seen = self._spoilt_by(case, first), first.measurement
+        cause, seen = self._disturbed_by(case, first), first.measurement
         why = cause or (disturbance(seen) if seen is not None else None)
         if seen is None or why is None:
             return [first]
@@ -398,7 +398,7 @@ class HeldDevice:
             second = replace(second, measurement=found)
         words = f"{why}; measured again"
         first = replace(first, accepted=False, discarded=words, invalid=cause is not None)
-        if (cause := self._spoilt_by(case, second)) is not None:
+        if (cause := self._disturbed_by(case, second)) is not None:
             second = replace(second, accepted=False, discarded=cause, invalid=True)
         return [first, second]
 
@@ -424,7 +424,9 @@ class HeldDevice:
             choices = self._choices_for(case, is_tuned_anew=not asked.keeps)
             ranks = case.launch.ranks
             phase = f"in {ranks} ranks" if ranks > 1 else "starting a process"
-            with spoken(self._settings.say, case.id, phase) as enter:
+            is_only = process == 0 and self._settings.processes == 1
+            what = case.id if is_only else f"{case.id}, process {process + 1}"
+            with spoken(self._settings.say, what, phase) as enter:
                 asked = replace(asked, bursts=bursts, known=known, choices=choices, enter=enter)
                 measurement = commands.timed(case, self._sides[side].measure(case, process, asked))
             if counts is not None:
@@ -519,7 +521,7 @@ class HeldDevice:
         if not measurement.per_rank:
             return {}
         local = [each.local_rank for each in measurement.per_rank]
-        # Ranks of several hosts have equal numbers there, and nobody knows which are here.
+        # Ranks of several hosts have equal numbers there, and so it is unknown which are here.
         is_one_host = len(local) == len(set(local))
         names = {n: f"rank {n}" if is_one_host else "a rank" for n in local}
         found = {}
@@ -563,11 +565,11 @@ class HeldDevice:
         seen = self._seen_between(begin_s, time.monotonic(), process)
         cause = validity.blame(seen, self.device)
         if cause is None and found.spread > STEADY:
-            cause = f"two looks at its full clock differ by {found.spread:.1%}"
+            cause = f"two calibrations of its full clock differ by {found.spread:.1%}"
         if cause is None:
             facts.keep_bursts(self.device, driver, found.bursts)
         else:
-            self._settings.say(f"the next run looks again how long bursts may be: {cause}")
+            self._settings.say(f"the next run calibrates its bursts again: {cause}")
         return found.bursts
 
     def _calibrated(self) -> tuple[Calibration, int]:
@@ -589,12 +591,12 @@ class HeldDevice:
         for reason in sorted(stuck.keys() - self._set_aside):
             self._set_aside.add(reason)
             self._settings.say(
-                f"{self.device.key}: {reason} is set aside, because the device also reports it "
+                f"{self.device.key}: {reason} is ignored, because the device also reports it "
                 f"when idle, at {stuck[reason]:.0f} °C"
             )
         return without(seen, self._set_aside)
 
-    def _spoilt_by(self, case: Case, attempt: Attempt) -> str | None:
+    def _disturbed_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say how the hardware disturbed a measurement; None if there is none."""
         if attempt.measurement is None:
             return None
@@ -617,7 +619,7 @@ class HeldDevice:
         return seen and without(seen, self._set_aside)
 
     def _own(self, *besides: int) -> list[int]:
-        """Return our processes; nothing if they cannot be told from others."""
+        """Return our processes; empty if they cannot be distinguished from others."""
         # A container counts its processes in its own way.
         if any(self._settings.sides[name].command_prefix for name in self._started):
             return []
@@ -640,7 +642,7 @@ class HeldDevice:
     def _described(self, side: Side) -> Environment:
         """Describe a side without its worker's answers; inside a container little is known.
 
-        Variables that were set for it are recorded, but not our own, which tell workers files.
+        Variables that were set for it are recorded, but not our own, which point workers to files.
         """
         told = [name for name in side.environment if not name.startswith("BENCH_LIB_")]
         if side.command_prefix:
@@ -715,7 +717,7 @@ class HeldDevice:
         return len(self._all_devices) if backends.is_gpu(self.device) else None
 
     def _ranks_for(self, side: Side, case: Case) -> Ranks:
-        """Return ranks that could measure a case, other launches ended if it has to be alone.
+        """Return ranks that could measure a case, other launches ended if it must be alone.
 
         Raises CaseSkipped and LaunchError.
         """
@@ -765,7 +767,7 @@ def _without_numerics(asked: MeasureRequest) -> MeasureRequest:
 
 
 def is_checked(attempt: Attempt) -> bool:
-    """Whether an attempt counts, and its answer was held against FP32's and is finite."""
+    """Whether an attempt counts, and its answer was compared with FP32's and is finite."""
     seen = attempt.measurement
     checked = seen is not None and seen.numerics is not None and seen.numerics.finite
     return checked and attempt.accepted

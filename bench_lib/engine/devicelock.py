@@ -1,4 +1,4 @@
-"""One device, one holder: two runs at once would each make the other's timings wrong."""
+"""A lock per device: two runs at once would distort each other's timings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DeviceLock:
         self._lock = FileLock(self._path, mode=0o666, thread_local=False)
 
     def acquire(self, wait_s: float, on_wait: Callable[[str], None]) -> None:
-        """Take the lock, waiting up to ``wait_s`` seconds; ``on_wait`` is told who holds it.
+        """Take the lock, waiting up to ``wait_s`` seconds; ``on_wait`` is called with who holds it.
 
         Raises DeviceBusyError, also if the lock's file cannot be opened.
         """

@@ -1,4 +1,4 @@
-"""Measure, look again, profile, judge, record: pytest and every command do it here."""
+"""Measure, re-measure, profile, judge, record: pytest and every command do it here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench_lib.engine import processes
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.processes import CpuPart, Told
-from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING, Outcome, Settings, nodeid_of
+from bench_lib.engine.settings import MEASURING, REMEASURING, Outcome, Settings, nodeid_of
 from bench_lib.engine.sides import place, problem_of
 from bench_lib.engine.suite import Suite
 from bench_lib.environment import fingerprint
@@ -125,7 +125,7 @@ class Engine:
         """Start workers for whoever holds the device: another process of this run, or this one.
 
         They import what they need, keep to a part of the CPUs, and open no device before.  Returns
-        by side all that another process has to be told to join them; of those that do not start,
+        by side what another process needs to join them; of those that do not start,
         who holds the device finds out.
         """
         at = place(device)
@@ -242,10 +242,10 @@ class Engine:
         """Each side's environment."""
         return self.held.environments
 
-    # ---- looking again --------------------------------------------------------------------
+    # ---- re-measuring ---------------------------------------------------------------------
 
-    def look_again(self) -> None:
-        """Measure in fresh processes what looks different, and once what the hardware spoilt.
+    def remeasure(self) -> None:
+        """Measure in fresh processes what looks different, and once what the hardware disturbed.
 
         All such cases of a device share its process, and devices are measured at the same time.
         A case leaves as soon as it does not look different any more.  Cases of several ranks
@@ -255,9 +255,9 @@ class Engine:
         until_s = time.monotonic() + self.settings.budget_s
         for of_several_ranks in (False, True):
             with contextlib.ExitStack() as stack:
-                self._look_again(stack, until_s, of_several_ranks=of_several_ranks)
+                self._remeasure(stack, until_s, of_several_ranks=of_several_ranks)
 
-    def _look_again(
+    def _remeasure(
         self, stack: contextlib.ExitStack, until_s: float, *, of_several_ranks: bool
     ) -> None:
         held: dict[str, HeldDevice] = {}
@@ -285,13 +285,13 @@ class Engine:
             records = of_these(self._in_doubt(process))
             if not records or is_spent(records):
                 return
-            words = f"looking again at {len(records)} of {len(self.suite.records)} cases, "
+            words = f"re-measuring {len(records)} of {len(self.suite.records)} cases "
             self.settings.say(f"{words}in fresh {what} {process + 1} of at most {planned}")
             queues: dict[HeldDevice, list[Case]] = {}
             for record in sorted(records, key=_turn):
                 queues.setdefault(on(record), []).append(record.case)
             lanes = [[case.id for case in cases] for cases in queues.values()]
-            self.settings.progress.begin(LOOKING_AGAIN, lanes)
+            self.settings.progress.begin(REMEASURING, lanes)
             self._measure_in(
                 process,
                 queues,
@@ -304,8 +304,8 @@ class Engine:
 
     def _in_doubt(self, process: int) -> list[Record]:
         """Return the records that are to be measured in the run's ``process``-th process."""
-        spoilt = self.suite.spoilt() if process == self.settings.processes else []
-        return self.suite.suspicious() + spoilt  # whatever spoilt it may be over by now
+        disturbed = self.suite.disturbed() if process == self.settings.processes else []
+        return self.suite.suspicious() + disturbed  # whatever disturbed it may be over by now
 
     def _without_doubt(self, records: Iterable[Record]) -> Collection[str]:
         """Return the ids of cases whose numerics a fresh process need not check again."""
@@ -372,13 +372,13 @@ class Engine:
         if not records:
             return
         everything = len(self.suite.records)
-        self.settings.say(f"looking into the kernels of {len(records)} of {everything} cases")
+        self.settings.say(f"profiling the kernels of {len(records)} of {everything} cases")
         lane = [record.case.id for record in records]
-        self.settings.progress.begin("looking into kernels", [lane])
+        self.settings.progress.begin("profiling", [lane])
         try:
             self._profile(records)
         except (LaunchError, DeviceBusyError) as error:
-            self.settings.say(f"kernels could not be looked into: {error}")
+            self.settings.say(f"kernels could not be profiled: {error}")
 
     def _profile(self, records: Sequence[Record]) -> None:
         """Profile on all devices at the same time, and cases of several ranks after the others."""
@@ -442,7 +442,7 @@ class Engine:
 
     @property
     def alarms(self) -> list[SlowDown]:
-        """The slow-downs that make this run fail: told for the first time, the cause unknown."""
+        """The slowdowns that make this run fail: reported for the first time."""
         if self.settings.over_nights != "fail" or not self.suites:
             return []
         return [one for one in self.suite.slow_downs if one.told_by == self.suite.writer.run_id]

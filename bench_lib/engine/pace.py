@@ -1,4 +1,4 @@
-"""How long cases may take, by the last runs; who measures which; and how far a run is."""
+"""How long cases should take, judging by earlier runs; which device measures which; progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def name_of(nodeid: str) -> str:
 
 @dataclass(frozen=True)
 class Pace:
-    """What the last runs tell of cases, by case id and by node id."""
+    """What the last runs know about cases, by case id and by node id."""
 
     seconds: Mapping[str, float]
     """What one process takes, but for the start of workers, which any case may be the first of."""
@@ -49,7 +49,7 @@ class Pace:
 
 
 def read(folder: Path, key: str, *, but: str = "") -> Pace:
-    """Return what the last runs on a kind of hardware tell; the run ``but`` nothing.
+    """Return what the last runs on a kind of hardware know, without the run ``but``.
 
     Files and lines that cannot be read say nothing.
     """
@@ -125,7 +125,7 @@ LONG_S = 10.0
 
 
 @contextlib.contextmanager
-def spoken(say: Callable[[str], None], case_id: str, phase: str) -> Iterator[Callable[[str], None]]:
+def spoken(say: Callable[[str], None], what: str, phase: str) -> Iterator[Callable[[str], None]]:
     """Say which phase of a case takes longer than ten seconds, again after 20 s, 40 s and so on.
 
     Yields the function that learns of each later phase.
@@ -142,7 +142,7 @@ def spoken(say: Callable[[str], None], case_id: str, phase: str) -> Iterator[Cal
             passed_s, wait_s = 0.0, LONG_S
             while not moved.wait(wait_s):
                 wait_s = passed_s = passed_s + wait_s
-                say(f"{case_id}: {phase}, {duration(passed_s)} so far")
+                say(f"{what}: {phase}, {duration(passed_s)} so far")
             moved.clear()
 
     watcher = threading.Thread(target=watch, daemon=True)

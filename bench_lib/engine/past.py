@@ -1,4 +1,4 @@
-"""Earlier runs of a suite, read once: its rolling baseline, and its nights together."""
+"""Earlier runs of a suite, read once: its rolling baseline, and its series of nights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Past:
     runs: dict[str, list[CaseRun]] = field(default_factory=dict)
     """By case, the runs since its acceptance, newest first."""
     told: dict[str, SlowDown] = field(default_factory=dict)
-    """By case, the last slow-down that was reported since its acceptance."""
+    """By case, the last slowdown that was reported since its acceptance."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """The environments of those runs, by reference."""
 
@@ -57,7 +57,7 @@ def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
                 continue
             of_today.add(case_id)
             if record.status not in COMPARED or record.is_of_sides:
-                continue  # another environment's, where two sides were held against each other
+                continue  # another environment's, where two sides were compared
             with contextlib.suppress(ValueError):  # a line that somebody else wrote
                 processes = acceptance.processes_of(record, run.run_id)
                 night = CaseRun(run.run_id, run.started, processes, has_regressed(record))
@@ -123,7 +123,7 @@ def slow_downs(
     *,
     is_measured: bool = True,
 ) -> list[SlowDown]:
-    """Return the slow-downs that tonight's judged records and the nights before show together.
+    """Return the slowdowns that tonight's judged records and the nights before show together.
 
     The new ones come first, then those that were reported before and last.  A case in quarantine
     takes no part.  Unless ``is_measured``, how far the vendor's devices are apart, nights on

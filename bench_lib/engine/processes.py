@@ -1,4 +1,4 @@
-"""The worker processes of one environment on one device, and a case measured in one of them."""
+"""The worker processes of one environment on one device."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _first_of_core(cpu: int) -> int:
 
 
 Told = tuple[str, int, str]
-"""All that another process has to be told to join workers."""
+"""All that another process needs to join workers."""
 
 
 def share(side: Side, device: Hardware, part: CpuPart = (0, 1)) -> tuple[Zygote, Told]:

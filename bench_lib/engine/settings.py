@@ -1,4 +1,4 @@
-"""Settings of measuring, for commands and for pytest.  Nothing else differs between them."""
+"""The settings of a run: all that differs between commands and pytest."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Outcome:
         return next((a.skipped for a in self.attempts if a.skipped is not None), None)
 
     @property
-    def spoilt(self) -> str | None:
+    def disturbed(self) -> str | None:
         """How the hardware disturbed the last attempt, if that is why it was discarded."""
         return self.attempts[-1].discarded if self.attempts[-1].invalid else None
 
 
 PLANNED = 6
 """Processes of a case that looks different: the first, and five more."""
-MEASURING, LOOKING_AGAIN = "measuring", "looking again"
+MEASURING, REMEASURING = "measuring", "re-measuring"
 REFERENCE = "reference"
 """The name of the accepted environment among the sides of a run."""
 SAME = "same"
@@ -76,7 +76,7 @@ class Side:
 def does_not_start(reference: Side, error: LaunchError) -> str:
     """Say in one line why a reference cannot be measured in."""
     words, *output = str(error).splitlines()
-    if words.endswith(":") and output:  # of what a program said, its end tells most
+    if words.endswith(":") and output:  # a program's last line says most
         words = f"{words} {output[-1]}"
     return f"the reference {reference} does not start: {words}"
 
@@ -104,14 +104,14 @@ class Settings:
     judged: bool = True
     """Compare results with the baseline, or with the reference."""
     by_baseline: bool = True
-    """Whether the baseline judges what the reference does not tell.  Otherwise the reference alone
+    """Whether the baseline judges what the reference cannot.  Otherwise the reference alone
     judges, every metric, and a side that cannot be measured ends the run."""
     processes: int = 1
     """Processes for every case; with a reference, pairs of them."""
     planned: int = PLANNED
     """Processes, at most, of a case that looks different; with a reference, its pairs."""
     own_choices: bool = False
-    """Whether compilers tune by themselves, in place of taking the baseline's choices."""
+    """Whether compilers tune by themselves, instead of taking the baseline's choices."""
     bursts: bool = False
     """Measure power-bound cases of one rank in bursts, below the power cap."""
     lock_wait_s: float = 600.0
@@ -122,7 +122,7 @@ class Settings:
     """The cases whose kernels are profiled in the end: ``all``, ``none``, or ``auto`` for cases
     that changed and cases without a baseline."""
     over_nights: str = "fail"
-    """The effect of a slow-down that several nights show together: ``fail`` the first night,
+    """The effect of a slowdown that several nights show together: ``fail`` the first night,
     ``tell`` it, or ``off``."""
     devices: Sequence[Hardware] | None = None
     """The devices of this host; None has them detected when ranks need them."""

@@ -1,4 +1,4 @@
-"""What two sides of a run have in common, and whether a reference can be a side at all."""
+"""What the two sides of a run share, and whether a reference can be used at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench_lib.storage import acceptance
 
 
 def pairs_of(new: Record, old: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
-    """Return the pairs of processes that the hardware spoilt on neither side."""
+    """Return the pairs of processes that the hardware disturbed on neither side."""
     whole = set.intersection(
         *({each.process for each in record.attempts if each.accepted} for record in (new, old))
     )

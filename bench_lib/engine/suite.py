@@ -1,4 +1,4 @@
-"""One run's records, in memory and on disk: noted as they come, judged as a suite."""
+"""The records of one run, in memory and on disk, judged as a suite."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class Suite:
         self.writer = history.Writer(history_folder, device.key, run_id=run_id)
         self.records: dict[str, Record] = {}
         self.slow_downs: list[SlowDown] = []
-        """Slow-downs that this night and those before it show together, once computed."""
+        """Slowdowns that this night and those before it show together, once computed."""
         self._outcomes: dict[str, Outcome] = {}
         self._environments: dict[str, Environment] = {}
         self.blind: dict[str, str] = {}
-        """By case, why its kernels are not known although somebody looked."""
+        """By case, why its kernels are unknown although it was profiled."""
 
     def note(self, outcome: Outcome, nodeid: str | None) -> None:
         """Write a case's attempts down; raises HistoryError."""
@@ -128,14 +128,14 @@ class Suite:
         )
 
     def chose_otherwise(self, record: Record) -> bool:
-        """Whether a case's compiler made other autotuning choices than what it is held against."""
+        """Whether a case's compiler made other autotuning choices than what it is compared with."""
         evidence = self._evidenced.get(record.case.id)
         if evidence is None:
             return False
         in_turns = evidence.turns is not None and evidence.turns.pairs
         return bool(choices.otherwise(evidence, REFERENCE if in_turns else PINNED))
 
-    def spoilt(self) -> list[Record]:
+    def disturbed(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
         verdicts = {id_: self._unmeasured(record) for id_, record in self.records.items()}
         return [
@@ -171,7 +171,7 @@ class Suite:
         )
 
     def note_kernels(self, case_id: str, found: KernelTable | str) -> None:
-        """Take in what a look into a case's step found, or why nothing; raises HistoryError."""
+        """Take in the kernels of a case's step, or why there are none; raises HistoryError."""
         if isinstance(found, str):
             self.blind[case_id] = found.partition("\n")[0]
             return
@@ -238,7 +238,7 @@ class Suite:
     def _difference(self, record: Record, reference: Suite | None) -> kernels.Diff | None:
         """Return how a case's kernels differ from its baseline's; None if one is unknown.
 
-        They are held against a ``reference``'s where that is what the case is slower than.
+        They are compared with a ``reference``'s where the case is slower than that.
         """
         known = self._baseline(record) if reference is None else reference.records[record.case.id]
         if record.kernels is None or known is None or known.kernels is None:
@@ -253,9 +253,9 @@ class Suite:
         reference: Suite | None,
     ) -> Iterator[Finding]:
         if (problem := self.blind.get(record.case.id)) is not None:
-            yield Told(f"its kernels are not known: {problem}")
+            yield Told(f"its kernels are unknown: {problem}")
         elif reference is not None and (problem := reference.blind.get(record.case.id)):
-            yield Told(f"its kernels are not known: the reference's: {problem}")
+            yield Told(f"its kernels are unknown: the reference's: {problem}")
         elif found is not None:
             yield Told(kernels.reason(found, more_s))
         elif record.kernels is not None and reference is None and self._baseline(record):
@@ -503,9 +503,9 @@ def _unmeasured(record: Record) -> Verdict | None:
             return Verdict(Status.SKIPPED, "run", attempt.skipped)
     if any(a.accepted and a.measurement is not None for a in record.attempts):
         return None
-    spoilt = [a.discarded for a in record.attempts if a.invalid and a.discarded]
-    if spoilt:
-        return Verdict(Status.INVALID, "run", spoilt[-1])
+    disturbed = [a.discarded for a in record.attempts if a.invalid and a.discarded]
+    if disturbed:
+        return Verdict(Status.INVALID, "run", disturbed[-1])
     reason = next((a.discarded for a in record.attempts if a.discarded), "nothing measured")
     return Verdict(Status.ERROR, "run", reason)
 

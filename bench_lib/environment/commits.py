@@ -1,4 +1,4 @@
-"""Commits of the checkout around a folder: who changed what, and where that can be read."""
+"""Commits of the checkout around a folder: who changed what, and where to read it."""
 
 from __future__ import annotations
 

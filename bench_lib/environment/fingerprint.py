@@ -1,4 +1,4 @@
-"""Everything besides the hardware that may change speed, and what two such lists do not share."""
+"""Everything besides the hardware that may affect speed, and how two environments differ."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def difference(a: Environment, b: Environment) -> list[str]:
 def differences(known: Mapping[str, Environment], pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Say what changed from the first to the second of some pairs, each change once.
 
-    The pairs are of references; one that is not ``known`` tells nothing.
+    The pairs are of references; one that is not ``known`` is skipped.
     """
     words: dict[str, None] = {}
     for a, b in dict.fromkeys(pairs):

@@ -1,4 +1,4 @@
-"""Whether this machine is fit to measure, one question at a time, each with its remedy."""
+"""Checks whether this machine is fit to measure; each check has a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.backends import Backend
-from bench_lib.backends.backend import Check, good, spoils, stops, unknown
+from bench_lib.backends.backend import Check, good, stops, unknown, warns
 from bench_lib.backends.sysfs import ROOT, text
 from bench_lib.environment.fingerprint import governor, numa_balancing
 from bench_lib.model import Hardware
@@ -92,7 +92,7 @@ def _torch(here: Sequence[Backend], root: Path, environ: Mapping[str, str]) -> C
     if here and name not in {backend.name for backend in here}:
         return stops("torch", f"{detail}, but the GPU is {_names(here)}'s", remedy)
     if build.doubt:
-        return spoils("torch", f"{detail}, but {build.doubt}", remedy)
+        return warns("torch", f"{detail}, but {build.doubt}", remedy)
     return good("torch", detail)
 
 
@@ -119,7 +119,7 @@ def _torchvision() -> Check:
         return unknown("torchvision", f"{version}, without torch")
     suffix, torch_suffix = (v.partition("+")[2] for v in (version, torch))
     if suffix and torch_suffix and suffix != torch_suffix and "git" not in suffix + torch_suffix:
-        return spoils("torchvision", f"{version} does not go with torch {torch}", remedy)
+        return warns("torchvision", f"{version} does not go with torch {torch}", remedy)
     return good("torchvision", version)
 
 
@@ -153,7 +153,7 @@ def _compiler(
     found = (shutil.which(n, path=environ.get("PATH")) for n in words[:1] or programs)
     if path := next(filter(None, found), None):
         return good(name, path)
-    say = stops if is_needed else spoils
+    say = stops if is_needed else warns
     detail = f"not found: compiled cases on the {target} will be errors"
     return say(
         name, detail, f"install {programs[0]}, or set {variable} to a compiler that is there"
@@ -168,7 +168,7 @@ def _unsteady(root: Path) -> Iterator[Check]:
     chosen = governor(root)
     if chosen not in (None, "performance"):
         remedy = "sudo cpupower frequency-set -g performance"
-        yield spoils("CPU governor", f"{chosen}: host-bound cases will vary", remedy)
+        yield warns("CPU governor", f"{chosen}: host-bound cases will vary", remedy)
     nodes = sum(1 for _ in root.glob("sys/devices/system/node/node[0-9]*"))
     if numa_balancing(root) and nodes != 1:  # it moves pages while kernels are launched
-        yield spoils("NUMA balancing", f"on, {nodes} nodes", "sudo sysctl kernel.numa_balancing=0")
+        yield warns("NUMA balancing", f"on, {nodes} nodes", "sudo sysctl kernel.numa_balancing=0")

@@ -1,4 +1,4 @@
-"""Environment variables that may change speed, recorded so that a history can be shown to anybody.
+"""Environment variables that may affect speed, recorded so that no secret enters a history.
 
 Values are recorded of variables that are listed here, and of any other only if they are a switch.
 Of the others the record says that they are set.

@@ -1,1 +1,1 @@
-"""Figures of work by formula: FLOPs, bytes, sizes, bandwidths, ceilings."""
+"""FLOPs, bytes, sizes, bandwidths and ceilings of work, by formula."""

@@ -1,4 +1,4 @@
-"""Recognises a device's arithmetic by how far its answers lie from FP64's.
+"""Recognises the arithmetic a device used by how far its results are from FP64.
 
 The relative error of a product of matrices with full mantissas has a size of its own for each
 arithmetic.  The sizes are of emulated products, whose operands are rounded and whose sums are not.
@@ -97,7 +97,7 @@ def asks_for_tf32(precision: str, operation: str) -> bool:
 
 
 def refusal(precision: str, errors: Mapping[str, float]) -> str | None:
-    """Name the arithmetic that answered in place of a precision's own; None if none did.
+    """Name the arithmetic that answered instead of a precision's own; None if none did.
 
     It is refused if it is coarser, or if it is FP32 where TF32, and its speed, is claimed.
     ``errors`` are those of some of OPERATIONS, as fractions.  Between FP32's and TF32's anything

@@ -1,4 +1,4 @@
-"""One collective call: whether it is valid, and its counts, time and bytes.
+"""One collective call: its validity, counts, time and bytes.
 
 Sizes count the larger of a rank's input and its output, as nccl-tests does (doc/PERFORMANCE.md and
 each test's GetCollByteCount).  Standard library only, because the matrix and the worker both ask.
@@ -52,12 +52,12 @@ class Collective:
         if self.ranks < 2:
             raise UserError(f"{self.op} is of 2 ranks or more, and ranks is {self.ranks}")
         if not 0 < self.size <= MOST_BYTES:
-            raise UserError(f"bytes is {self.size}; it has to be 1 to {MOST_BYTES}")
+            raise UserError(f"bytes is {self.size}; it must be 1 to {MOST_BYTES}")
         if self.size % self.unit:
             among = f" in {self.ranks} parts" if self.op in SPLIT else ""
             raise UserError(
                 f"bytes is {self.size}; {self.op} has elements of {self.item_bytes} bytes{among}, "
-                f"so it has to be a multiple of {self.unit}"
+                f"so it must be a multiple of {self.unit}"
             )
 
     @property

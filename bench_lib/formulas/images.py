@@ -1,4 +1,4 @@
-"""Small images to learn from: the data sets, and the options of training on them.
+"""Small images for training: the data sets, and the options of training on them.
 
 Standard library only, because the matrix and the worker both ask.
 """

@@ -1,4 +1,4 @@
-"""One call of an operator: whether it is valid, and what it computes, moves and needs.
+"""One call of an operator: whether it is valid, and its FLOPs, traffic and memory.
 
 All by formula, before anything is allocated; standard library only, because the matrix and the
 worker both ask.  Sizes are bytes; a multiply-accumulate is two FLOPs.
@@ -84,7 +84,7 @@ OPERATORS = tuple(_FAMILIES)
 _OPTIONS = {"backend": BACKENDS, "scaling": SCALINGS}
 """Options with a default in torch, used if none is named."""
 _WORDS = {"layout": LAYOUTS, "memory_format": MEMORY_FORMATS, "direction": DIRECTIONS}
-"""Options without a usual value: if one concerns an operator it has to be named."""
+"""Options without a usual value: if one concerns an operator it must be named."""
 
 
 def family_of(op: str) -> str:
@@ -192,7 +192,7 @@ class Operation:
         """Refuse what cannot be meant."""
         for name, allowed in {"precision": OPERATOR_PRECISIONS, **_OPTIONS, **_WORDS}.items():
             if getattr(self, name) not in (*allowed, _USUAL.get(name)):
-                raise self._wrong(name, f"there is {', '.join(allowed)}")
+                raise self._wrong(name, f"choose from {', '.join(allowed)}")
         for name, usual in _USUAL.items():
             given = getattr(self, name) != usual
             if given and not asks(self.op, name):
@@ -315,7 +315,7 @@ class Operation:
     def _numbers(self, count: int) -> tuple[int, ...]:
         if not self.shape2 or len(self.sizes2) != count:
             what = _NUMBERS[self.family]
-            raise UserError(f"shape2 of {self.op} is {self.shape2!r}; it has to be {what}")
+            raise UserError(f"shape2 of {self.op} is {self.shape2!r}; it must be {what}")
         return self.sizes2
 
     @cached_property
@@ -344,7 +344,7 @@ class Operation:
     def dims(self, count: int, what: str) -> tuple[int, ...]:
         """Return the first tensor's sizes where there are so many; raises UserError."""
         if len(self.sizes) != count:
-            raise UserError(f"shape of {self.op} is {self.shape!r}; it has to be {what}")
+            raise UserError(f"shape of {self.op} is {self.shape!r}; it must be {what}")
         return self.sizes
 
 
@@ -366,7 +366,7 @@ def _binary_output(o: Operation) -> tuple[int, ...]:
         raise UserError(f"{o.op}: shapes {o.shape} and {o.shape2} do not broadcast")
     if o.is_in_place and together != o.sizes:
         result = "-".join(map(str, together))
-        raise UserError(f"{o.op}: the result's shape is {result}, and has to fit into {o.shape}")
+        raise UserError(f"{o.op}: the result's shape is {result}, and must fit into {o.shape}")
     return together
 
 
@@ -395,7 +395,7 @@ def _gemm_output(o: Operation) -> tuple[int, ...]:
 def _sdpa_output(o: Operation) -> tuple[int, ...]:
     if not _ATTENTION.fullmatch(o.shape):
         raise UserError(
-            f"shape of {o.op} is {o.shape!r}; it has to be batch, heads, length and width, as in "
+            f"shape of {o.op} is {o.shape!r}; it must be batch, heads, length and width, as in "
             "b8h16s2048d64"
         )
     return o.sizes
@@ -435,7 +435,7 @@ def _quantizer_output(o: Operation) -> tuple[int, ...]:
 def _conv2d_output(o: Operation) -> tuple[int, ...]:
     n, c, *image = o.dims(4, "N-C-H-W, as in 64-256-56-56")
     if not o.shape2 or len(o.sizes2) != 4:
-        raise UserError(f"shape2 of conv2d is {o.shape2!r}; it has to be K-C-R-S, as in 64-64-3-3")
+        raise UserError(f"shape2 of conv2d is {o.shape2!r}; it must be K-C-R-S, as in 64-64-3-3")
     k, kernel = o.sizes2[0], o.sizes2[2:]
     if c % o.sizes2[1] or k % o.groups:
         raise UserError(

@@ -1,4 +1,4 @@
-"""A measurement's place under the ceilings of its hardware: the roofline model.
+"""Where a measurement lies under its hardware's ceilings: the roofline model.
 
 A step that computes ``I`` FLOPs for each byte it moves reaches at most
 ``min(peak FLOP/s, I × peak bytes/s)``; both are the same at the ridge (Williams, Waterman and

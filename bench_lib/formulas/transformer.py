@@ -1,4 +1,4 @@
-"""Sizes of language models by name, and their figures by formula.
+"""Language models by name: their sizes, parameters and FLOPs, by formula.
 
 A ``Size`` is the transformer of today: RMSNorm, rotary positions, grouped queries, SwiGLU, and
 perhaps experts.  Imports no torch, because the matrix and the worker both ask.

@@ -1,1 +1,1 @@
-"""Starting workers and speaking with them; nothing here imports torch."""
+"""Starts workers and talks to them; nothing here imports torch."""

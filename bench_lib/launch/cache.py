@@ -1,4 +1,4 @@
-"""The user's folder for what can be found out again."""
+"""The user's cache folder, for what can be computed again."""
 
 from __future__ import annotations
 

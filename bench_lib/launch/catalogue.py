@@ -1,4 +1,4 @@
-"""The worker's networks, torchvision's and ours, read once per installation.
+"""The networks a worker knows, torchvision's and ours, read once per installation.
 
 The pytest process must not import torchvision, so a worker lists them, and the list stays in the
 user's cache folder for as long as the versions stay the same.

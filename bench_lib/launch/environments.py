@@ -1,4 +1,4 @@
-"""Environments to measure in: asked for their packages, or made over another one."""
+"""Python environments to measure in: queried for their packages, or made on top of another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults and skips instead of a measurement."""
+"""Faults and skips: the outcomes that are not measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from bench_lib.model import Fault, UserError
 
 LAST_LINES = 40
-"""A crash tells its kind above the stack, which is 20 lines deep in a step."""
+"""A crash names its kind above the stack, which is 20 lines deep in a step."""
 LAST_BYTES, LONGEST_LINE = 2**16, 2000
 """Of an output and of a line of it; one case's would otherwise fill the history."""
 
@@ -39,7 +39,7 @@ _RUN = re.compile(r"[A-Za-z0-9]{20,}")
 
 
 def without_secrets(text: str) -> str:
-    """Return another program's words without what looks secret, as far as it can be told.
+    """Return another program's words without what looks secret, as far as that can be recognised.
 
     That are values of variables with secret names, users and passwords in addresses, and long
     random tokens.  docs/threats.md says what is not recognised.

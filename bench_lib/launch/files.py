@@ -1,4 +1,4 @@
-"""Files in the user's cache, and files for workers in the folder for temporary files."""
+"""Files in the user's cache, and files for workers in the temporary folder."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def cannot_write(error: OSError | Fault, shared: str | None = None) -> LaunchErr
     why = error.message if isinstance(error, Fault) else error.strerror or str(error)
     if shared is not None:
         return LaunchError(
-            f"{SHARED_VARIABLE} is {shared!r}: {why}; it has to be a folder that all "
+            f"{SHARED_VARIABLE} is {shared!r}: {why}; it must be a folder that all "
             "hosts see and you may write to"
         )
     # Python knows its folder once it found one that can be written to.

@@ -1,4 +1,4 @@
-"""The launchers, torchrun, mpirun and srun: how ranks are started, and how each knows its place.
+"""torchrun, mpirun and srun: how they start ranks, and how a rank knows its place.
 
 Standard library only: a rank asks for its place before it imports anything else.
 """
@@ -93,7 +93,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Launcher:
-    """One way to start ranks, and the variables in which it tells a process its place."""
+    """One way to start ranks, and the variables by which it gives a process its place."""
 
     name: str
     """The user's word for it, and the name of its program."""
@@ -147,7 +147,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     """Return a variable's whole number; raises UserError where it is none."""
     text = environ[name]
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise UserError(f"{name} is {text!r} in the environment; the launcher has to set a number")
+        raise UserError(f"{name} is {text!r} in the environment; the launcher must set a number")
     return int(text)
 
 
@@ -316,7 +316,7 @@ def device_index(place: Placement, environ: Mapping[str, str]) -> int:
 
 
 _JOB = ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "SLURM_JOB_ID", STEP)
-"""Variables, equal on all ranks, that tell one launch from another."""
+"""Variables, equal on all ranks, that distinguish one launch from another."""
 
 
 def meeting_url(place: Placement, environ: Mapping[str, str]) -> str:
@@ -336,7 +336,7 @@ def meeting_url(place: Placement, environ: Mapping[str, str]) -> str:
             "-x MASTER_PORT=29500"
         )
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
-        raise UserError(f"MASTER_PORT is {port!r}; it has to be a port from 1 to 65535")
+        raise UserError(f"MASTER_PORT is {port!r}; it must be a port from 1 to 65535")
     return f"tcp://{host}:{port}"
 
 
@@ -415,7 +415,7 @@ def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
     if launcher is None:
         *names, last = (each.name for each in ALL)
         raise LaunchError(
-            f"the launcher is {text!r}; it has to be {', '.join(names)} or {last}, and then "
+            f"the launcher is {text!r}; it must be {', '.join(names)} or {last}, and then "
             'perhaps words of its own, such as "srun -p gpu"'
         )
     return launcher, tuple(words)

@@ -1,4 +1,4 @@
-"""A case that is looked into in a process of its own: alone, as ranks, or under a profiler."""
+"""Profiles a case in a process of its own: alone, as ranks, or under a vendor's profiler."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ _PHASE = re.compile(r"^phase(?:_rank0)?: (.+)$", re.MULTILINE)
 def _follow(
     process: subprocess.Popen[bytes], log: Path, limit_s: float, say: Callable[[str], None]
 ) -> bool:
-    """Wait for the end and tell the phases; returns whether it came within the limit."""
+    """Wait for the end and report the phases; returns whether it came within the limit."""
     deadline = time.monotonic() + limit_s
     told = 0
     while True:

@@ -1,4 +1,4 @@
-"""Cases of several ranks: ranks that stay, and each one's file folded into a measurement."""
+"""Cases of several ranks: ranks that stay alive, and their results folded into one measurement."""
 
 from __future__ import annotations
 
@@ -405,7 +405,7 @@ _OTHERS = re.compile(
 
 
 def _told(outcome: Mapping[str, Any], ranks: Sequence[RankFiles]) -> Fault:
-    """Return the fault that a rank told itself."""
+    """Return the fault that a rank reported itself."""
     fault, rank = outcome["fault"], int(outcome["rank"])
     output = ranks[rank].output if rank < len(ranks) else ""
     words = f"rank {rank}: {fault['message']}"

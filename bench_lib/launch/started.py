@@ -1,4 +1,4 @@
-"""Child processes end with this one, at any depth, and however it ends; and how it is told to.
+"""Makes child processes end with this one, at any depth and however it ends.
 
 Run as a program of its own: asks the kernel to end it with its starter, and becomes the words
 after it.

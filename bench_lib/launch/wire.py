@@ -1,4 +1,4 @@
-"""JSON, an object a line over a socket or a file: how the runner and its workers speak.
+"""The protocol between the runner and its workers: JSON, one object a line.
 
 Standard library only, because the worker's side runs under any interpreter with torch.
 The socket lies in a folder that only its user may open.
@@ -36,7 +36,7 @@ MEASURED = "bench-lib measured"
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """How a case is to be looked into."""
+    """How a case is to be profiled."""
 
     steps: int = 5
     ranges: bool = False

@@ -1,4 +1,4 @@
-"""The runner's end of a zygote and of the contexts it forks."""
+"""The runner's end of a zygote and of the processes that it forks."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ class Zygote:
             if not command_prefix:
                 what = "a Python interpreter with torch and torchvision"
             raise LaunchError(
-                f"cannot start a worker with {command[0]}: {error.strerror}; it has to be {what}"
+                f"cannot start a worker with {command[0]}: {error.strerror}; it must be {what}"
             ) from error
 
     def context(self, *, draws: int = DRAWS) -> WorkerProcess:

@@ -71,7 +71,7 @@ def read_context(text: str) -> Compiling:
         parts.append("dynamic=False")
     backend = context.get("backend", "inductor")
     if not isinstance(backend, str) or not _WORD.fullmatch(backend):
-        raise _wrong(f"backend is {backend!r}; it has to be a name")
+        raise _wrong(f"backend is {backend!r}; it must be a name")
     if backend != "inductor":
         parts.append(f"backend={backend}")
     own, ignored = _inductors(options or {})
@@ -84,7 +84,7 @@ def read_context(text: str) -> Compiling:
 def _inductors(options: Any) -> tuple[list[str], list[str]]:
     """Return Inductor's options under their current names, and those that were removed."""
     if not isinstance(options, dict):
-        raise _wrong(f"options is {options!r}; it has to be a dictionary")
+        raise _wrong(f"options is {options!r}; it must be a dictionary")
     values: dict[str, str] = {}
     ignored = []
     for written, value in options.items():
@@ -95,7 +95,7 @@ def _inductors(options: Any) -> tuple[list[str], list[str]]:
             ignored.append(str(written))
             continue
         if not isinstance(value, (bool, int, float, str)) or not _WORD.fullmatch(str(value)):
-            raise _wrong(f"{written} is {value!r}; it has to be a truth value, a number or a word")
+            raise _wrong(f"{written} is {value!r}; it must be a truth value, a number or a word")
         truth = {"true": "True", "false": "False"}.get(str(value).lower())
         values[RENAMED.get(name, name)] = truth or str(value)
     return [f"{name}={value}" for name, value in values.items()], ignored
@@ -274,7 +274,7 @@ def read_options(argv: Sequence[str]) -> MicroOptions:
     del values["compile"], values["compileContext"]
     options = MicroOptions(**values)
     if options.dist_backend not in (None, "nccl", "gloo"):
-        raise UserError(f"--dist-backend is {options.dist_backend!r}; there is nccl, gloo")
+        raise UserError(f"--dist-backend is {options.dist_backend!r}; choose nccl or gloo")
     if not is_launched:
         _check_ranks(options)
     return options
@@ -294,7 +294,7 @@ def _device_ids(text: str | None) -> tuple[int, ...]:
         ids = (-1,)
     if min(ids) < 0 or max(ids) > LARGEST or len(set(ids)) < len(ids):
         raise UserError(
-            f"--device_ids is {text!r}; it has to be different numbers from 0 on, such as 0,1"
+            f"--device_ids is {text!r}; it must be different numbers from 0 on, such as 0,1"
         )
     return ids
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, as every run of the environment loads it.
+"""The part of the pytest plugin that every pytest run of the environment loads.
 
 It declares options and looks for tests that measure.  ``hooks`` does the rest, and is loaded when
 an option, a setting or a test asks for it.  Until then a run pays for this module and for

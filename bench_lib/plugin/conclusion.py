@@ -1,4 +1,4 @@
-"""The end of a session: waiting cases are measured, everything is judged, each test reported."""
+"""The end of a session: waiting cases are measured, the suite is judged, tests are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def conclude(session: PerfSession) -> None:
     if not session.interrupted and session.failed is None:
         try:
             _catch_up(session)
-            session.engine.look_again()
+            session.engine.remeasure()
             session.engine.profile()
         except (LaunchError, DeviceBusyError) as error:
             if session.failed is None:
@@ -45,7 +45,7 @@ def _catch_up(session: PerfSession) -> None:
     waiting, session.deferred = session.deferred, []
     if not waiting:
         return
-    session.say(f"measuring the cases of several ranks of {len(waiting)} tests")
+    session.say(f"measuring the multi-rank cases of {len(waiting)} tests")
     session.progress.begin(MEASURING, [[each.held.nodeid for each in waiting]])
     try:
         while waiting:

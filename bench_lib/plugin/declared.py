@@ -1,4 +1,4 @@
-"""Our options and ini settings of pytest, and whether a run or a test asks for measuring.
+"""Our pytest options and ini settings, and whether a run or a test asks for measuring.
 
 Every pytest run of the environment imports this module: it needs pytest and the standard library
 alone.
@@ -69,7 +69,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _add_settings(parser: pytest.Parser) -> None:
-    """Declare what a project sets once, and what a single run seldom does (``-o NAME=VALUE``)."""
+    """Declare what a project sets once, and what a single run rarely does (``-o NAME=VALUE``)."""
     parser.addini("perf_reference", "interpreter of the accepted environment", default="")
     parser.addini(
         "perf_reference_prefix",
@@ -83,13 +83,13 @@ def _add_settings(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "perf_confirm",
-        "measure a case that looks slower or faster again in up to so many fresh processes; with 0 "
+        "re-measure a case that looks slower or faster in up to this many fresh processes; with 0, "
         "no case is called slower after one process",
         default="5",
     )
     parser.addini(
         "perf_budget",
-        "measure nothing again after so many seconds of that (default: no limit)",
+        "stop re-measuring after this many seconds (default: no limit)",
         default="",
     )
     parser.addini(
@@ -100,8 +100,8 @@ def _add_settings(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "perf_over_nights",
-        "a slow-down that only several nights show: fail the first night that finds it, tell it, "
-        "or off, which does not look for it",
+        "slowdowns that only several nights together show: fail (the first night that finds one), "
+        "tell (report them) or off",
         default="fail",
     )
     parser.addini(
@@ -112,12 +112,12 @@ def _add_settings(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "perf_lock_wait",
-        "wait so many seconds for a device that another run holds",
+        "seconds to wait for a device that another run holds",
         default="600",
     )
     parser.addini(
         "perf_own_choices",
-        "let compilers tune by themselves, in place of taking the baseline's autotuning choices",
+        "let compilers autotune instead of reusing the baseline's choices",
         type="bool",
         default=False,
     )

@@ -1,4 +1,4 @@
-"""Each case on its device: one for each of xdist's workers, and the parts of ``--perf-share``.
+"""Which device measures which case: one per xdist worker, and the parts of ``--perf-share``.
 
 ``--perf-share K/N`` takes one of N parts of the cases, for jobs that have one device each.
 """

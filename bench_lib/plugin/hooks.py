@@ -1,4 +1,4 @@
-"""The pytest plugin where something of ours is collected: makes cases into tests.
+"""The part of the pytest plugin that is loaded when tests of ours are collected.
 
 ``running`` measures them and reports verdicts; it is not loaded where tests are only listed.
 """
@@ -48,7 +48,7 @@ class _Stopper:
     def pytest_collectreport(self) -> None:
         """End the session where there are no cases to be had: every file would say the same again.
 
-        In a worker of xdist it stays an error of the file, which xdist tells once.
+        In a worker of xdist it stays an error of the file, which xdist reports once.
         """
         if self._session.failed is not None and not self._session.is_worker:
             raise pytest.UsageError(self._session.failed)

@@ -1,4 +1,4 @@
-"""The state of one process of a pytest session, and its measuring."""
+"""The state of one process of a pytest session that measures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace, ProgressLines
 from bench_lib.engine.processes import Told
-from bench_lib.engine.settings import LOOKING_AGAIN, MEASURING
+from bench_lib.engine.settings import MEASURING, REMEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, problem_of
@@ -91,7 +91,7 @@ class PerfSession(Selection):
 
         def known(phase: str) -> Pace:
             sides = 1 if self.options.settings.reference is None else 2
-            processes = {MEASURING: sides * self.options.settings.processes, LOOKING_AGAIN: sides}
+            processes = {MEASURING: sides * self.options.settings.processes, REMEASURING: sides}
             if (times := processes.get(phase)) is None:
                 return Pace({})
             return Pace({name: times * each_s for name, each_s in self.pace.seconds.items()})
@@ -101,7 +101,7 @@ class PerfSession(Selection):
 
     @cached_property
     def pace(self) -> Pace:
-        """What the last runs on this hardware tell of tests."""
+        """What the last runs on this hardware know about tests."""
         own = "" if self.suite is None else self.suite.writer.run_id
         return pace.read(self.options.history, self.device().key, but=own)
 
@@ -177,7 +177,7 @@ class PerfSession(Selection):
 
     @property
     def alarms(self) -> list[SlowDown]:
-        """The slow-downs over several nights that make this run fail."""
+        """The slowdowns over several nights that make this run fail."""
         return self.engine.alarms if self.suite is not None else []
 
     @property

@@ -1,4 +1,4 @@
-"""Other plugins of pytest: pytest-benchmark gets the cases, and pytest-timeout's timer rests.
+"""Other pytest plugins: pytest-benchmark is given the samples, pytest-timeout is paused.
 
 A timeout interrupts a test wherever it is, or ends the process: either would leave a worker in the
 middle of a case, and the second would lose the verdicts of all cases before.  A case has a time

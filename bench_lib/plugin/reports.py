@@ -1,4 +1,4 @@
-"""Reports of tests that measure: held back, carried between processes, given their verdict.
+"""Test reports of cases: held back until the verdict, and carried between processes.
 
 JUnit's XML has its cases' ids and statuses beside a test's outcome.
 """

@@ -1,4 +1,4 @@
-"""The pytest plugin where something is measured: measures, judges, reports verdicts."""
+"""The part of the pytest plugin that measures, judges and reports verdicts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Perf:
         time_limit_s: float = 300.0,
         **params: Param,
     ) -> None:
-        """Measure somebody else's program; docs/engines.md has the parameters.
+        """Measure an external program; docs/engines.md has the parameters.
 
         ``client`` is the command that a step runs, ``start`` a server's, ``health`` its URL.
         """
@@ -84,13 +84,13 @@ class Perf:
     def measure(self, case: Case) -> None:
         """Measure ``case`` on this process's device.
 
-        Skips where the device cannot do it; fails where it has no measurement.  A slow-down
+        Skips where the device cannot do it; fails where it has no measurement.  A slowdown
         fails the test too, once the whole suite has been judged.  Under xdist a case of several
         ranks is measured then.
         """
         __tracebackhide__ = True
         if not measures(self._request.node):
-            pytest.fail("the test has to name the fixture `perf` as an argument", pytrace=False)
+            pytest.fail("the test must name the fixture `perf` as an argument", pytrace=False)
         if (refusal := self._session.refusal(case)) is not None:
             pytest.fail(refusal, pytrace=False)
         if self._session.defers(case):

@@ -1,4 +1,4 @@
-"""What a pytest session measures: its options, its devices, its cases.
+"""What a pytest session measures: its options, devices and cases.
 
 Pytest's options are read once, into one frozen object.
 """
@@ -92,7 +92,7 @@ def _setting(config: pytest.Config, name: str) -> str:
     except TypeError as error:  # of pytest 10, and of 9 in the table tool.pytest
         raise pytest.UsageError(f"{error}; write it in quotes") from error
     if not isinstance(value, str):
-        raise pytest.UsageError(f"{name} is {value!r}; it has to be text")
+        raise pytest.UsageError(f"{name} is {value!r}; it must be text")
     return value
 
 

@@ -1,4 +1,4 @@
-"""A run in the terminal: the device; its verdicts, and what to do next."""
+"""What a run prints in the terminal: the device, the verdicts, and what to do next."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def write(terminal: Any, session: PerfSession) -> None:
         colour = _BAD if found in session.alarms else _ODD
         say(nights.in_words(found, run.run_id), **colour)
     if session.judged_nothing:
-        say("failed: most cases could not be judged, and such a gate is not green", red=True)
+        say("failed: most cases could not be judged, so this run does not pass", red=True)
     if session.failed:
         say(f"stopped: {session.failed}", red=True)
     for line in _before_next(session, records):
@@ -132,7 +132,7 @@ def _before_next(session: PerfSession, records: list[Record]) -> list[str]:
     if session.interrupted:
         return ["interrupted: what was measured is judged and kept"]
     if blamed := sum(record.status is Status.INVALID for record in records):
-        return [f"see to the device first: it is blamed for {formats.many(blamed, 'case')}"]
+        return [f"check the device first: it disturbed {formats.many(blamed, 'case')}"]
     refused = _too_unsteady(records)
     return [refused] if refused else []
 

@@ -1,4 +1,4 @@
-"""Kernels' names: readable, in short, what a kernel does, and what stays of a name elsewhere.
+"""Kernel names: shortened, classified by what the kernel does, and matched across versions.
 
 A new version of a library changes the tiles and template parameters in its kernels' names, or
 takes another kernel for the same work.
@@ -212,7 +212,7 @@ def short(name: str) -> str:
 
 
 def _does(inside: Sequence[str]) -> str:
-    """Return what a template is of, such as ``add``; empty where its parameters do not tell."""
+    """Return what a template is of, such as ``add``; empty where its parameters do not say."""
     found = [next(filter(None, groups)) for groups in _DOES.findall(", ".join(inside))]
     return next((word for word in reversed(found) if word not in _VAGUE), "")
 

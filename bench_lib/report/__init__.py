@@ -1,4 +1,4 @@
-"""The reports of the morning after: a night gathered once, and put on a page, in a comment.
+"""Reports of a night: its data is gathered once, for the page, for Markdown and for the terminal.
 
 ``night`` gathers a page's data; ``html`` makes one file of it that needs no network.
 """

@@ -1,4 +1,4 @@
-"""Runs as pytest-benchmark has them: one benchmark a case, of its first accepted samples."""
+"""A run in pytest-benchmark's format: one benchmark a case, with its first accepted samples."""
 
 from __future__ import annotations
 

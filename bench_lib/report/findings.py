@@ -1,4 +1,4 @@
-"""The findings in every form of a report of a night: since when cases fail, why, and what to do."""
+"""What every form of the report says of a failure: since when, why, and what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN = ("commit ", "checkout ")
 """How a change of the project's own code begins. That changes every night."""
 MOST_TITLE = 240
 MOST_FAULT = 120
-"""Characters of an error's message that tell it from others."""
+"""Characters of an error's message that distinguish it from others."""
 
 
 # --- a failure ---------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ MOST_FAULT = 120
 
 @dataclass(frozen=True)
 class Onset:
-    """When a case began to fail, as far as its history tells."""
+    """When a case began to fail, as far as its history shows."""
 
     since: str
     """In words: ``2026-11-18 (+8.0%)``, ``2026-11-18 or before``; empty if unknown."""
@@ -133,7 +133,7 @@ class NightCause:
         after = [words for words in self.onset.changes if not words.startswith(OWN)]
         blamed = [self.blamed, f"after {_and_more(after or self.onset.changes)}"]
         words = " ".join(filter(None, blamed if self.onset.changes else blamed[:1]))
-        words = f"{many(count, 'case') if count > 1 else case_id}: {words or 'cause not known'}"
+        words = f"{many(count, 'case') if count > 1 else case_id}: {words or 'unknown cause'}"
         if self.onset.run_id:
             words += f", since {self.onset.since.partition(' (')[0]}"
         worst = max((e.verdict.ratio or 0 for e in self.entries if e.verdict), default=0)

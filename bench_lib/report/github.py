@@ -1,4 +1,4 @@
-"""Markdown as GitHub shows it: text that stays text, tables, and as many rows as fit.
+"""Markdown for GitHub: escaped text, tables, and as many rows as fit.
 
 A comment holds 65,536 characters ("Body is too long (maximum is 65536 characters)", answers its
 API).  Bytes of UTF-8 are counted, of which there are no fewer than characters.

@@ -1,4 +1,4 @@
-"""One HTML file of a night that needs no network: fit for a CI artifact, and for ``file://``.
+"""The night as one HTML file that needs no network, for a CI artifact or ``file://``.
 
 Everything that comes from a file is escaped by Jinja; only the page's own script runs, by its hash,
 and nothing may be loaded.

@@ -1,4 +1,4 @@
-"""The data of a page: a night's cases, each with its baseline, its past and its change points."""
+"""The data of a night: its cases, each with its baseline, history and change points."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import Diff
 from bench_lib.report import console
 from bench_lib.report.render import cells
+from bench_lib.storage import history
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.history import Run
 from bench_lib.storage.lines import HistoryError
@@ -95,7 +96,7 @@ class NightCase:
 
     @property
     def place(self) -> Place:
-        """The key that tells it from the night's other entries."""
+        """The key that identifies it among the night's entries."""
         return self.record.case.id, self.hardware.key
 
     @property
@@ -120,7 +121,7 @@ class NightCase:
 
     @property
     def fault(self) -> Fault | None:
-        """Why there is no measurement, of the last attempt that has one to tell."""
+        """Why there is no measurement, from the last attempt that has a reason."""
         return next((a.fault for a in reversed(self.record.attempts) if a.fault), None)
 
     @cached_property
@@ -152,7 +153,7 @@ class NightCase:
     def kernels(self) -> Diff | None:
         """The kernels' difference from the baseline's; None if either is unknown.
 
-        A case that is slower than its reference was held against that one's.
+        A case that is slower than its reference was compared with that.
         """
         if self.verdict is not None and self.verdict.against == REFERENCE:
             return None
@@ -163,7 +164,7 @@ class NightCase:
 
 @dataclass(frozen=True)
 class NightSlowDown:
-    """A slow-down over several nights, as one of this night's runs tells it."""
+    """A slowdown over several nights, as one of this night's runs reports it."""
 
     found: SlowDown
     key: str
@@ -172,12 +173,12 @@ class NightSlowDown:
 
     @property
     def is_new(self) -> bool:
-        """Whether this run told it first."""
+        """Whether this run reported it first."""
         return self.found.told_by == self.run_id
 
     @property
     def words(self) -> str:
-        """The slow-down in one line."""
+        """The slowdown in one line."""
         return f"{self.key}: {nights.in_words(self.found, self.run_id)}"
 
 
@@ -193,7 +194,7 @@ class Night:
     missing: list[str] = field(default_factory=list)
     """Hardware keys of the days before that no run of this night is of, and their last runs."""
     slow_downs: list[NightSlowDown] = field(default_factory=list)
-    """Slow-downs that only several nights together show; those reported for the first time
+    """Slowdowns that only several nights together show; those reported for the first time
     first."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """The points' environments, by reference."""
@@ -244,7 +245,7 @@ class Night:
     def red(self) -> list[RunLine]:
         """The runs that failed with no case that did: most were INVALID, or all had to be OK.
 
-        One that told a new slow-down over several nights failed for that.
+        One that reported a new slowdown over several nights failed for that.
         """
         explained = {one.run_id for one in self.slowed}
         return [
@@ -257,7 +258,7 @@ class Night:
 
     @property
     def slowed(self) -> list[NightSlowDown]:
-        """The slow-downs over several nights that this night tells for the first time."""
+        """The slowdowns over several nights that this night reports for the first time."""
         return [one for one in self.slow_downs if one.is_new]
 
     @property
@@ -304,7 +305,7 @@ def gather(
     is not there.
     """
     known = sorted(archive.runs(), key=lambda run: run.started)
-    named = {line.file: line for line in map(archive.find, runs)}
+    named = {line.name: line for line in map(archive.find, runs)}
     newest = [run for run in known if when(run.started) >= when(known[-1].started) - NIGHT]
     night = Night(list(named.values()) or newest, [], asked="" if runs else asked)
     if not known:
@@ -329,14 +330,14 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
     accepted: dict[str, Mapping[str, Baseline]] = {}
     for line in night.runs:
         try:
-            run = archive.run(line.file)
+            run = history.read(line.path)
         except HistoryError as error:
             night.left_out.append(f"run {line.run_id}: {error}")
             continue
         night.left_out.extend(
             f"run {line.run_id}: {problem}"
             for problem in run.problems
-            if f"{line.file}: {problem}" not in archive.problems
+            if f"{line.name}: {problem}" not in archive.problems
         )
         night.environments.update(run.environments)
         told = [NightSlowDown(each, line.key, line.run_id) for each in run.slow_downs]
@@ -356,7 +357,7 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
                 accepted[key] = _accepted(night, folder, key)
             earlier = found.get(entry.place)
             if earlier is not None and _is_judged(earlier.record) and not _is_judged(record):
-                continue  # who looks into a failure with ``ab`` does not make it good
+                continue  # investigating a failure with ``ab`` does not make it good
             found.pop(entry.place, None)
             found[entry.place] = replace(entry, baseline=accepted[key].get(record.case.id))
     return found
@@ -444,7 +445,7 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     for point in points:
         by_key.setdefault(point.key, []).append(point.case_id)
     return [
-        f"{key}: not measured this night, but in the run before: {some(sorted(cases), MOST_NAMED)}"
+        f"{key}: in the previous run, and not in this one: {some(sorted(cases), MOST_NAMED)}"
         for key, cases in sorted(by_key.items())
     ]
 
@@ -496,14 +497,14 @@ def _on_failed(failed: Sequence[NightCase]) -> str:
 
 
 def _on_slowed(night: Night) -> list[str]:
-    """Say what only several nights show, where this night tells it first."""
+    """Say what only several nights show, where this night reports it first."""
     if not night.slowed:
         return []
     first, *others = (one.found for one in night.slowed)
     words = (
         f"{many(len(first.cases), 'case')} slower by {first.ratio - 1:.2%} since {first.since[:10]}"
     )
-    more = f" and {many(len(others), 'slow-down')} more" if others else ""
+    more = f" and {many(len(others), 'slowdown')} more" if others else ""
     return [f"{words}{more}, as several nights show"]
 
 
@@ -515,5 +516,5 @@ def _on_runs(night: Night) -> list[str]:
         parts.append(f"{whose} did not finish")
     if red:
         one = f"the run on {red[0].key} ended with exit status {red[0].exit_status}"
-        parts.append(one if len(red) == 1 else f"{len(red)} runs failed all the same")
+        parts.append(one if len(red) == 1 else f"{len(red)} runs failed nevertheless")
     return parts

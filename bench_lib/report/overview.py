@@ -1,4 +1,4 @@
-"""A night in every form but the page: a line for each cause, then what failed, then the rest."""
+"""The night as Markdown, JSON and text: a line per cause, then failures, then the rest."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _notes(night: Night, *, every: bool = False) -> list[str]:
     parts = [
         reasons,
         [one.words for one in night.slow_downs],
-        [f"! run {run.run_id} on {run.key} has not come to its end" for run in night.unfinished],
+        [f"! run {run.run_id} on {run.key} has not finished" for run in night.unfinished],
         [f"! not measured this night: {key}" for key in night.missing],
         [f"! {words}" for words in night.left_out],
     ]

@@ -1,4 +1,4 @@
-"""A case's history as SVG.  Colours are the page's, by class."""
+"""A case's history as SVG; the page's style sheet colours it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as PyTorch's benchmark records, version 3: one a case and metric, one value a process.
+"""A run as PyTorch's benchmark records, version 3: one per case and metric.
 
 Fields and their types are those of ``clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql`` of
 pytorch/test-infra at 3c0eb5c3ab14.  Its uploader (``.github/scripts/upload_benchmark_results.py``)

@@ -1,4 +1,4 @@
-"""An answer as text, Markdown, JSON, CSV and HTML.
+"""Renders an answer as text, Markdown, JSON, CSV or HTML.
 
 Cells may hold words that anybody wrote: an id, a kernel's name, a reason.  No form lets them steer
 a terminal or a log, or be taken for Markdown or HTML.

@@ -39,7 +39,7 @@ class SideValues:
 
 
 def find(a: str, b: str, *, folder: Path, baseline_folder: Path) -> tuple[SideValues, Run]:
-    """Find a run by ``latest``, its id, the start of one or its file, and what it is held against.
+    """Find a run by ``latest``, its id, the start of one or its file, and what it is compared with.
 
     Raises SideError, HistoryError and BaselineError.
     """

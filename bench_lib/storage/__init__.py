@@ -1,1 +1,1 @@
-"""Files: baselines, the history of runs, its archive, and anybody's samples."""
+"""Files: baselines, the history of runs, its cache, and samples of other programs."""

@@ -1,4 +1,4 @@
-"""Accepts a run as the reference: its values, their conditions, and the objections to them."""
+"""Accepting a run as a baseline: its values, their conditions, and objections to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
     """Return the summary of every process of a record, by its first accepted attempt.
 
     A case that two tests measure has two attempts in one process; they count once.  The first
-    attempt of a process, accepted or not, tells what compiling took, because it fills the caches.
+    attempt of a process, accepted or not, shows the compile time, because it fills the caches.
     With ``run_id`` contexts have names that are theirs alone beyond the run.
     """
     accepted: dict[int, tuple[Attempt, Measurement]] = {}
@@ -124,10 +124,6 @@ DOUBTFUL = (Status.REGRESSED, Status.INVALID, Status.SUSPECT, Status.NOISY)
 """Statuses of values that should not become the reference."""
 
 
-MOST_EARLIER = 10
-"""Earlier acceptances that a baseline keeps."""
-
-
 def propose(
     current: BaselineFile,
     records: Iterable[Record],
@@ -176,7 +172,6 @@ def _change(
         processes,
         accepted,
         kernels=_kernels(old, record),
-        earlier=_earlier(old),
     )
     against = [
         *_unsteady(processes, case),
@@ -229,13 +224,6 @@ def _other_versions(
     return [f"what stays had other software: {'; '.join(words)}"] if words else []
 
 
-def _earlier(old: Baseline | None) -> list[Accepted]:
-    """Return who accepted what was held against until now, and before."""
-    if old is None or not old.processes:
-        return []
-    return [*old.earlier, old.accepted][-MOST_EARLIER:]
-
-
 def _kernels(old: Baseline | None, record: Record) -> KernelTable | None:
     """Return the kernels that go with the new values: those looked at, or what still holds."""
     if record.kernels is None and old is not None and record.status is Status.OK:
@@ -277,7 +265,7 @@ def _doubted(record: Record) -> list[str]:
 
 
 def _began(new: Baseline, old: Baseline | None, limits: Limits) -> dict[str, float]:
-    """Return by metric the value from which small slow-downs add up.
+    """Return by metric the value from which small slowdowns add up.
 
     It is the old baseline's, unless the new values are beyond the tolerance either way: those
     are better, or somebody insisted on them.
@@ -292,8 +280,8 @@ def _began(new: Baseline, old: Baseline | None, limits: Limits) -> dict[str, flo
 def _worse(new: Baseline, old: Baseline | None, limits: Limits) -> list[str]:
     """Say by how much the new values are worse, which chance does not excuse here.
 
-    A run may call it OK because its processes could not tell; as the reference it would
-    hide the next slow-down.  Nor does it excuse many small steps in one direction.
+    A run may call it OK because its processes could not show it; as the reference it would
+    hide the next slowdown.  Nor does it excuse many small steps in one direction.
     """
     words: list[str] = []
     for metric, change in _changes(new, old, limits):
@@ -329,7 +317,7 @@ class _Change:
 def _changes(
     new: Baseline, old: Baseline | None, limits: Limits
 ) -> Iterator[tuple[Metric, _Change]]:
-    """Compare what most processes tell: times, throughput, memory."""
+    """Compare what most processes have: times, throughput, memory."""
     if old is None or not old.processes or old.provenance != "measured":
         return
     before = _typical(old, new, limits)

@@ -1,4 +1,4 @@
-"""The runs of a folder as tables: each file is read once, and what it says is asked in SQL.
+"""The runs of a folder as SQL tables; each file is read once.
 
 docs/history.md describes the files, and what counts.  What was read is kept in the user's cache,
 a row a run, and may be removed at any time.
@@ -15,7 +15,7 @@ import re
 import statistics
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -45,19 +45,18 @@ NOT_JUDGED = "not judged"
 MANY = 200
 """So many new files are worth starting processes for, and a line of progress."""
 AT_ONCE = 20
-"""Files that a process reads before it reports."""
+"""Files that such a process is given together."""
 ROWS_AT_ONCE = 32
 """Rows that are put into a table together."""
 ANSWERED_AT_ONCE = 2048
 """Rows of an answer that are in memory together, unless they are kept."""
 TABLES = ("points", "runs", "environments", "lines", "attempts", "verdicts", "kernels")
-"""What a query is told of."""
+"""The tables that a query sees."""
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
-_OWN = {"file": "VARCHAR", "size": "BIGINT", "modified_ns": "BIGINT"}
-FILE = {**_OWN, "path": "VARCHAR"}
-"""The columns of the files that are there, with DuckDB's types."""
 ROW: dict[str, Any] = {
-    **_OWN,
+    "file": "VARCHAR",
+    "size": "BIGINT",
+    "modified_ns": "BIGINT",
     "run": "VARCHAR",
     "hardware_key": "VARCHAR",
     "started": "VARCHAR",
@@ -83,7 +82,7 @@ ROW: dict[str, Any] = {
     "environments": [{"ref": "VARCHAR", "body": "JSON"}],
     "problems": ["VARCHAR"],
 }
-"""The columns of the cache, which ``row_of`` fills."""
+"""The columns of the cache, with DuckDB's types, which ``row_of`` fills."""
 
 
 @dataclass(frozen=True)
@@ -97,31 +96,19 @@ class Point:
     key: str
     device_uuid: str | None
     log_median: float
-    spread: float
-    rate: float | None
-    """Items a second."""
-    item: str
-    peak_memory_bytes: int | None
     status: Status | None
     environment: str
     """Reference; ``Archive.environments`` has the environment itself."""
 
 
 @dataclass(frozen=True)
-class RunLine:
-    """One run in a line; ``views.sql`` says what each field holds."""
+class RunLine(RunFile):
+    """One run in a line: its file, and what ``views.sql`` has of it."""
 
-    run_id: str
-    key: str
-    started: str
-    """As its file's name says: UTC, ISO 8601."""
     ended: str | None
     exit_status: int | None
     cases: int
     counts: dict[str, int]
-    file: str
-    bytes: int
-    path: str
 
 
 class Archive:
@@ -139,33 +126,41 @@ class Archive:
         Where they are many, ``progress`` is called with how many have been read, and of how many.
         Raises HistoryError if the folder cannot be read.
         """
-        runs = Runs(folder, now=now)
-        self.folder = runs.folder
-        self._runs = runs
-        self._files = {file.name: file for file in runs.files}
+        self._runs = Runs(folder, now=now)
+        self.folder = self._runs.folder
         self._database = connect()
         """``known`` is what the files say, a row each."""
         self._is_locked = False
         left_out = self._read_new(progress)
-        self.problems = [*runs.problems, *left_out, *self._odd()]
-        """Parts that were left out, and odd ones that were kept, by file."""
+        damaged = self._rows(
+            "SELECT file, unnest(problems) FROM known ORDER BY started, modified_ns, file"
+        )
+        self.problems = [*self._runs.problems, *left_out]
+        """Parts that were left out, by file."""
+        self.problems += [f"{name}: {problem}" for name, problem in damaged]
 
     def _read_new(self, progress: Callable[[int, int], None] | None) -> list[str]:
         """Make ``known`` of the cache and the files that it lacks; return what was left out."""
+        there = {(file.name, file.bytes, file.modified_ns): file for file in self._runs.files}
         folder = hashlib.sha256(str(self.folder.resolve()).encode(errors="replace")).hexdigest()
         path = cache_folder() / "history" / f"{folder[:16]}-{KEPT}.parquet"
-        there = {(file.name, file.bytes, file.modified_ns): file for file in self._files.values()}
-        self._add("known", ROW, [])
+        shape = quoted(msgspec.json.encode([ROW]).decode())
+        # As one JSON text: row by row takes DuckDB eighty times as long.
+        chosen = f"SELECT unnest(from_json(?, {shape}), max_depth := 2)"
+        self._rows(f"CREATE TABLE known AS {chosen}", ["[]"])
         self._add_kept(path)
         known = set(self._rows("SELECT file, size, modified_ns FROM known"))
         if gone := [name for name, *_ in known - there.keys()]:
             self._rows("DELETE FROM known WHERE file IN (SELECT unnest(?))", [gone])
         new = [file for version, file in there.items() if version not in known]
-        rows, left_out = _read(new, progress)
-        self._add("known", ROW, rows)
+        found = _read(new, progress)
+        rows = [row for row in found if isinstance(row, bytes)]
+        for begin in range(0, len(rows), ROWS_AT_ONCE):
+            text = b"[%s]" % b",".join(rows[begin : begin + ROWS_AT_ONCE])
+            self._rows(f"INSERT INTO known {chosen}", [text.decode()])
         if rows:
             self._keep(path)
-        return left_out
+        return [f"{problem}; left out" for problem in found if isinstance(problem, str)]
 
     def _add_kept(self, path: Path) -> None:
         """Add the rows of the cache to ``known``, all or, where it cannot be read, none."""
@@ -179,48 +174,30 @@ class Archive:
         """Write the cache; if that fails, the files are read again next time."""
         with contextlib.suppress(OSError, LaunchError, duckdb.Error), temporary_folder() as scratch:
             written = Path(scratch, "known.parquet")
-            self._database.execute(
-                f"COPY known TO {quoted(written)} (FORMAT parquet, COMPRESSION zstd)"
-            )
+            self._rows(f"COPY known TO {quoted(written)} (FORMAT parquet, COMPRESSION zstd)")
             kept.keep(path, files.content(written, kept.MOST_BYTES))
-
-    def _add(self, table: str, columns: Mapping[str, object], rows: Sequence[bytes]) -> None:
-        """Add rows in JSON to a table, which is made where there is none.
-
-        A value that does not fit its column is NULL there.
-        """
-        shape = quoted(msgspec.json.encode([columns]).decode())
-        chosen = f"SELECT unnest(from_json(?, {shape}), max_depth := 2)"
-        self._rows(f"CREATE TABLE IF NOT EXISTS {table} AS {chosen}", ["[]"])
-        # As one JSON text: row by row takes DuckDB eighty times as long.
-        for begin in range(0, len(rows), ROWS_AT_ONCE):
-            text = b"[%s]" % b",".join(rows[begin : begin + ROWS_AT_ONCE])
-            self._database.execute(f"INSERT INTO {table} {chosen}", [text.decode()])
 
     def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._database.execute(sql, values).fetchall()
 
-    def _odd(self) -> Iterator[str]:
-        """Yield what is odd about files that were read, oldest first."""
-        for name, started, ended, problems in self._rows(
-            "SELECT file, started, ended, problems FROM known "
-            "WHERE len(problems) > 0 OR ended < started ORDER BY started, modified_ns, file"
-        ):
-            yield from (f"{name}: {problem}" for problem in problems)
-            if ended is not None and ended < started:
-                yield f"{name}: ended {ended}, before it began; kept as it is"
-
     def runs(self) -> list[RunLine]:
         """Return all runs, oldest first."""
-        rows = self._rows(
-            "SELECT run, hardware_key, started, ended, exit_status, cases, counts, file, bytes "
-            "FROM known ORDER BY started, modified_ns, file"
-        )
+        rows = self._rows("SELECT file, ended, exit_status, cases, counts FROM known")
+        known = {name: about for name, *about in rows}
         runs = []
-        for *about, counts, name, size in rows:
-            file = self._files[name]
-            statuses = msgspec.json.decode(counts, type=dict[str, int])
-            runs.append(RunLine(*(*about, statuses, name, size, str(file.path))))
+        for file in self._runs.files:
+            if file.name in known:
+                ended, exit_status, cases, statuses = known[file.name]
+                found = msgspec.json.decode(statuses, type=dict[str, int])
+                runs.append(
+                    RunLine(
+                        **vars(file),
+                        ended=ended,
+                        exit_status=exit_status,
+                        cases=cases,
+                        counts=found,
+                    )
+                )
         return runs
 
     def find(self, run: str) -> RunLine:
@@ -233,13 +210,9 @@ class Archive:
             return runs[-1]
         wanted = self._runs.chosen(run).name
         for line in runs:
-            if line.file == wanted:
+            if line.name == wanted:
                 return line
         raise HistoryError(f"run {run} cannot be read: {'; '.join(self.problems)}")
-
-    def run(self, run: str) -> history.Run:
-        """Return a whole run, named as for ``find``; raises HistoryError as that does."""
-        return next(self._runs.read([self._files[self.find(run).file]]))
 
     def all_series(self, *, since: str = "") -> Iterator[tuple[str, str, list[Point]]]:
         """Yield each case and hardware key, in order, with its values, oldest first.
@@ -247,7 +220,8 @@ class Archive:
         ``since`` is when the first run began.
         """
         rows = self._rows(
-            "SELECT run, started, unnest(p) FROM (SELECT *, unnest(points) AS p FROM known "
+            "SELECT run, started, p.case_id, p.hardware_key, p.device_uuid, p.log_median, "
+            "p.status, p.environment FROM (SELECT *, unnest(points) AS p FROM known "
             "WHERE started >= ?) "
             "ORDER BY p.case_id, p.hardware_key, started, modified_ns, file",
             [since],
@@ -309,12 +283,11 @@ class Archive:
         """Make the views, and leave the database only the history's files to open, for good."""
         if self._is_locked:
             return
-        self._add("files", FILE, [msgspec.json.encode(_row(file)) for file in self._runs.files])
-        readable = [run for run in self.runs() if self._may_be_read(run)]
-        self._database.execute(f"CREATE VIEW read AS {_lines_of(readable)}")
+        paths = [str(run.path) for run in self.runs() if self._may_be_read(run)]
+        ((longest,),) = self._rows("SELECT max(bytes) FROM known")
+        self._database.execute(f"CREATE VIEW read AS {_lines_of(paths, longest or 0)}")
         self._database.execute(VIEWS.read_text())
-        paths = {run.path for run in readable}
-        allowed = ", ".join(quoted(path) for path in sorted(paths | set(map(literal, paths))))
+        allowed = ", ".join(quoted(path) for path in {*paths, *map(literal, paths)})
         scratch = temporary_folder()  # what DuckDB spills is for nobody else to read
         weakref.finalize(self, scratch.cleanup)
         self._database.execute(f"SET temp_directory = {quoted(scratch.name)}")
@@ -326,9 +299,9 @@ class Archive:
     def _may_be_read(self, run: RunLine) -> bool:
         """Whether DuckDB, which opens files by itself, may open a run's; else it fails for all."""
         try:
-            files.open_regular(Path(run.path), history.LARGEST).close()
+            files.open_regular(run.path, history.LARGEST).close()
         except OSError as error:
-            self.problems.append(f"{run.file}: {error.strerror}; its lines are left out")
+            self.problems.append(f"{run.name}: {error.strerror}; its lines are left out")
             return False
         return True
 
@@ -344,16 +317,15 @@ def _check(sql: str) -> None:
         raise HistoryError("a query is one SELECT; it reads the history and never writes it")
 
 
-def _lines_of(runs: Sequence[RunLine]) -> str:
-    """Return the SQL that reads all lines of runs, each with its path."""
-    if not runs:
+def _lines_of(paths: Sequence[str], longest: int) -> str:
+    """Return the SQL that reads all lines of files, each with its path."""
+    if not paths:
         return "SELECT NULL::VARCHAR AS path, NULL::JSON AS body WHERE false"
-    paths = ", ".join(quoted(literal(run.path)) for run in runs)
-    longest = max(2**24, *(run.bytes for run in runs))
+    listed = ", ".join(quoted(literal(path)) for path in paths)
     return (
-        f"SELECT filename AS path, json AS body FROM read_json_objects([{paths}], "
+        f"SELECT filename AS path, json AS body FROM read_json_objects([{listed}], "
         "format = 'newline_delimited', filename = true, ignore_errors = true, "
-        f"maximum_object_size = {longest})"
+        f"maximum_object_size = {max(2**24, longest)})"
     )
 
 
@@ -384,48 +356,19 @@ def quoted(text: object) -> str:
 # ---- reading ----------------------------------------------------------------------------
 
 
-def _read(
-    new: Sequence[RunFile], progress: Callable[[int, int], None] | None
-) -> tuple[list[bytes], list[str]]:
-    """Return the rows of files, and what was left out; many are read by several processes."""
-    parts = [new[begin : begin + AT_ONCE] for begin in range(0, len(new), AT_ONCE)]
-    rows: list[bytes] = []
-    left_out: list[str] = []
-    with contextlib.ExitStack() as stack:
-        results: Iterable[tuple[list[bytes], list[str]]] = map(_rows_of, parts)
-        if len(new) >= MANY:
-            # DuckDB has threads, which a fork would not survive.
-            spawned = multiprocessing.get_context("spawn")
-            workers = len(os.sched_getaffinity(0))
-            results = stack.enter_context(ProcessPoolExecutor(workers, spawned)).map(
-                _rows_of, parts
-            )
-        for found, problems in results:
-            rows += found
-            left_out += [f"{problem}; left out" for problem in problems]
-            if progress is not None and len(new) >= MANY:
-                progress(len(rows) + len(left_out), len(new))
-    return rows, left_out
-
-
-def _rows_of(part: Sequence[RunFile]) -> tuple[list[bytes], list[str]]:
-    """Return the rows of some files in JSON, and why others have none."""
-    rows: list[bytes] = []
-    problems: list[str] = []
-    for file, data in Runs.content(part, problems.append):
-        with Runs.told(problems.append):
-            rows.append(msgspec.json.encode(row_of(file, data)))
-    return rows, problems
-
-
-def _row(file: RunFile) -> dict[str, object]:
-    """Return a row of ``files``."""
-    return {
-        "file": file.name,
-        "size": file.bytes,
-        "modified_ns": file.modified_ns,
-        "path": str(file.path).encode(errors="replace").decode(),
-    }
+def _read(new: Sequence[RunFile], progress: Callable[[int, int], None] | None) -> list[bytes | str]:
+    """Return each file's row, or why it has none; many are read by several processes."""
+    if len(new) < MANY:
+        return list(map(row_of, new))
+    rows: list[bytes | str] = []
+    # DuckDB has threads, which a fork would not survive.
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), spawned) as pool:
+        for row in pool.map(row_of, new, chunksize=AT_ONCE):
+            rows.append(row)
+            if progress is not None:
+                progress(len(rows), len(new))
+    return rows
 
 
 def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
@@ -433,12 +376,18 @@ def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
     return dict(Counter(status.value if status else NOT_JUDGED for status in statuses))
 
 
-def row_of(file: RunFile, data: bytes) -> dict[str, object]:
-    """Return what is kept of a run's file, by column; raises HistoryError for a newer schema."""
-    run = history.unfold(file.path, data)
+def row_of(file: RunFile) -> bytes | str:
+    """Return what is kept of a run's file, in JSON by column; else why it cannot be read."""
+    try:
+        data = history.content(file.path)
+        run = history.unfold(file.path, data)
+    except HistoryError as error:
+        return str(error)
     records = run.records.values()
-    return {
-        **_row(file),
+    row = {
+        "file": file.name,
+        "size": file.bytes,
+        "modified_ns": file.modified_ns,
         "run": file.run_id,
         "hardware_key": file.key,
         "started": file.started,
@@ -451,6 +400,7 @@ def row_of(file: RunFile, data: bytes) -> dict[str, object]:
         "environments": [{"ref": ref, "body": body} for ref, body in run.environments.items()],
         "problems": run.problems,
     }
+    return msgspec.json.encode(row)
 
 
 def _points(record: Record) -> Iterator[dict[str, object]]:

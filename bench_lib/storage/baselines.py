@@ -1,4 +1,4 @@
-"""The values to compare with: ``baselines/<hardware key>.json``, one file a key.
+"""Baseline files: ``baselines/<hardware key>.json``, one per hardware key.
 
 Written only by accepting runs and by putting cases into quarantine, and laid out so that a pull
 request shows what changed: sorted keys, one short line per process.  A published figure stands in
@@ -53,12 +53,12 @@ class BaselineFile:
 
     @property
     def measured(self) -> dict[str, Baseline]:
-        """The baselines that somebody accepted, which alone are judged by."""
+        """The accepted baselines, the only ones that judge."""
         return {k: v for k, v in self.baselines.items() if v.provenance == MEASURED}
 
     @property
     def published(self) -> dict[str, Published]:
-        """The figures of cases that nobody has accepted a run of on this hardware."""
+        """Published figures of cases without an accepted run on this hardware."""
         return {k: v.published for k, v in self.baselines.items() if v.published is not None}
 
 
@@ -204,7 +204,7 @@ def _problems(baseline: Baseline) -> Iterator[str]:
     published, processes = baseline.published, baseline.processes
     is_measured = baseline.provenance == MEASURED
     if baseline.provenance not in (MEASURED, PUBLISHED):
-        yield f"provenance is {baseline.provenance!r}; there is {MEASURED} and {PUBLISHED}"
+        yield f"provenance is {baseline.provenance!r}; choose {MEASURED} or {PUBLISHED}"
     if is_measured != bool(processes):
         yield "has processes and is published, or has none and is measured"
     if not is_measured and published is None:
@@ -212,13 +212,13 @@ def _problems(baseline: Baseline) -> Iterator[str]:
     if published is not None:
         rate, low, high = published.rate, published.low, published.high
         if not 0 < (rate if low is None else low) <= rate <= (rate if high is None else high):
-            yield f"published.rate is {rate:g}; it has to be above 0, and in its range"
+            yield f"published.rate is {rate:g}; it must be above 0, and in its range"
     for process in processes:
         for problem in _problems_of_process(process):
             yield f"a process has {problem}"
     for name, value in baseline.began.items():
         if value <= 0:
-            yield f"began at {name} {value:g}; it has to be a number above 0"
+            yield f"began at {name} {value:g}; it must be a number above 0"
     if not 0 < baseline.limits.spread <= 1:
         yield f"limits.spread is {baseline.limits.spread}"
 
@@ -226,12 +226,12 @@ def _problems(baseline: Baseline) -> Iterator[str]:
 def _problems_of_process(process: ProcessSummary) -> Iterator[str]:
     latency = process.values.get("latency", 0.0)
     if not 1 / MOST < latency < MOST:
-        yield f"the latency {latency:g}; it has to be seconds above 0"
+        yield f"the latency {latency:g}; it must be seconds above 0"
     if process.n < 1:
-        yield f"n = {process.n}; it has to be a number of iterations"
+        yield f"n = {process.n}; it must be a number of iterations"
     for name, value in process.values.items():
         if value < 0:
-            yield f"{name} {value:g}; it has to be a number from 0 on"
+            yield f"{name} {value:g}; it must be a number from 0 on"
 
 
 def _decode_quarantine(case_id: str, about: Any) -> Quarantine:
@@ -319,8 +319,8 @@ def set_quarantine(
         raise BaselineError(f"{quarantine.until!r} is no day; write it as 2026-12-31")
     if quarantine.until < quarantine.date[:10]:
         raise BaselineError(
-            f"{quarantine.until} is over; name a day from {quarantine.date[:10]} on, by which "
-            f"{case_id} is to be mended"
+            f"{quarantine.until} is in the past; name a day from {quarantine.date[:10]} on "
+            f"by which {case_id} will be fixed"
         )
     held = {**current.quarantines, case_id: quarantine}
     return _save(replace(current, quarantines=held, hardware=current.hardware or hardware))
@@ -333,7 +333,9 @@ def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
     """
     if case_id not in current.quarantines:
         others = ", ".join(sorted(current.quarantines)) or "no case"
-        raise BaselineError(f"{case_id} is not in quarantine in {current.path}; there is {others}")
+        raise BaselineError(
+            f"{case_id} is not in quarantine in {current.path}; those are: {others}"
+        )
     held = {name: each for name, each in current.quarantines.items() if name != case_id}
     return _save(replace(current, quarantines=held))
 

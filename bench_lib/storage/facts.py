@@ -1,4 +1,4 @@
-"""Facts in the user's cache folder: of a case while its software stays, and of each device.
+"""Facts kept in the user's cache: of a case while its software is the same, and of each device.
 
 FLOPs and bytes depend on the software alone.  Numerics are a device's, and are computed again every
 week, so that a device that begins to compute wrongly is found.  One file each.
@@ -31,13 +31,12 @@ BESIDE_NUMERICS = ("python", "host", "cpu_count", "commit", "dirty", "governor",
 NUMERICS_HOLD_S = 7 * 86_400.0
 """Older numerics are computed again."""
 
-Fact = TypeVar("Fact", StepCounts, Numerics)
+Fact = TypeVar("Fact")
 
 
 class _Kept(msgspec.Struct, Generic[Fact]):
-    of: dict[str, Any]
     fact: Fact
-    found_s: float = 0.0
+    found_s: float
     """When it was found, in seconds since 1970."""
 
 
@@ -81,14 +80,12 @@ def _read(
     about: dict[str, Any] | None, kind: type[_Kept[Fact]], since_s: float = 0.0
 ) -> Fact | None:
     found = None if about is None else kept.read(_path(about), kind)
-    if found is None or found.of != about or found.found_s < since_s:
-        return None
-    return found.fact
+    return found.fact if found is not None and found.found_s >= since_s else None
 
 
-def _write(about: dict[str, Any] | None, fact: StepCounts | Numerics) -> None:
+def _write(about: dict[str, Any] | None, fact: StepCounts | Numerics | Bursts | None) -> None:
     if about is not None:
-        kept.write(_path(about), _Kept(about, fact, time.time()))
+        kept.write(_path(about), _Kept(fact, time.time()))
 
 
 def _about_numerics(
@@ -145,40 +142,28 @@ def _path(about: dict[str, Any]) -> Path:
 
 # ---- devices ----------------------------------------------------------------------------
 
-DEVICE_SCHEMA = 2
-"""Schema of what is known of a device; a file with another is not read."""
-
-
-class _OfDevice(msgspec.Struct):
-    schema: int
-    device: str
-    driver: str | None
-    bursts: Bursts | None
-
 
 def bursts_of(device: Hardware, driver: str | None) -> Bursts | None:
     """Return how long a device works at full clock; None if it never slows down.
 
     Raises KeyError if that was not measured yet.
     """
-    found = kept.read(_device_path(device, driver), _OfDevice)
-    if found is None or found.schema != DEVICE_SCHEMA:
+    found = kept.read(_path(_about_device(device, driver)), _Kept[Bursts | None])
+    if found is None:
         raise KeyError(device.uuid)
-    return found.bursts
+    return found.fact
 
 
 def keep_bursts(device: Hardware, driver: str | None, bursts: Bursts | None) -> None:
     """Keep the result; if that fails, it is measured again next time."""
-    kept.write(
-        _device_path(device, driver), _OfDevice(DEVICE_SCHEMA, _name(device), driver, bursts)
-    )
+    _write(_about_device(device, driver), bursts)
 
 
-def _device_path(device: Hardware, driver: str | None) -> Path:
-    words = f"{_name(device)} {driver} {device.power_cap_w} {device.compute_partition}"
-    name = hashlib.sha256(words.encode()).hexdigest()[:16]
-    return cache_folder() / "devices" / f"{name}.json"
-
-
-def _name(device: Hardware) -> str:
-    return device.uuid or f"{device.key} {device.bdf}"
+def _about_device(device: Hardware, driver: str | None) -> dict[str, Any]:
+    """Return everything that a device's bursts depend on."""
+    return {
+        "device": device.uuid or f"{device.key} {device.bdf}",
+        "driver": driver,
+        "power_cap_w": device.power_cap_w,
+        "compute_partition": device.compute_partition,
+    }

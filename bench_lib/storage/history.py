@@ -1,4 +1,4 @@
-"""The history file of a run: JSON Lines, each whole when written, compressed when it has ended.
+"""A run's history file: JSON Lines, compressed when the run has ended.
 
 A run that is killed loses at most the case in flight, and its file stays as it is.  Readers take
 both, fold the lines into records, tolerate a torn last line and say so, and see a run without
@@ -108,7 +108,7 @@ class Writer:
         self._write("attempt", case=case, nodeid=nodeid, attempt=attempt)
 
     def kernels(self, case_id: str, kernels: KernelTable) -> None:
-        """Note what a look into a case's step found."""
+        """Write down the kernels of a case's step."""
         self._write("kernels", case_id=case_id, kernels=kernels)
 
     def verdict(self, record: Record) -> None:
@@ -126,7 +126,7 @@ class Writer:
         )
 
     def slow_down(self, found: SlowDown) -> None:
-        """Note a slow-down that several nights show together, told tonight or before."""
+        """Note a slowdown that several nights show together, reported tonight or before."""
         self._write("slowdown", slow_down=found)
 
     def end(
@@ -193,7 +193,7 @@ def _encode(line: Mapping[str, Any]) -> bytes:
 
 @dataclass
 class Run:
-    """One run as its file tells it."""
+    """One run, read from its file."""
 
     path: Path
     run_id: str = ""
@@ -208,7 +208,7 @@ class Run:
     hardware: list[Hardware] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
     slow_downs: list[SlowDown] = field(default_factory=list)
-    """Slow-downs that several nights showed together, as of this run."""
+    """Slowdowns that several nights showed together, as of this run."""
     problems: list[str] = field(default_factory=list)
     """Unreadable lines, by line number."""
 
@@ -280,15 +280,14 @@ def unfold(path: Path, data: bytes) -> Run:
     """
     run = Run(path)
     for line in lines.decoded(path, data):
-        fold(run, line)
+        if isinstance(line, str):
+            run.problems.append(line)
+        else:
+            _fold(run, line)
     return run
 
 
-def fold(run: Run, line: lines.Line | str) -> None:
-    """Take one more line into a run, or the reason why there is none."""
-    if isinstance(line, str):
-        run.problems.append(line)
-        return
+def _fold(run: Run, line: lines.Line) -> None:
     run.run_id = line.run
     run.started = run.started or line.time
     match line:

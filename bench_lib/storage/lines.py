@@ -1,4 +1,4 @@
-"""The lines of a run's file: their fields by kind, decoded and checked."""
+"""The kinds of lines in a run's file, decoded and checked."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class VerdictLine(Line, kw_only=True):
 
 
 class SlowDownLine(Line, kw_only=True):
-    """A slow-down that several nights show together; after the verdicts."""
+    """A slowdown that several nights show together; after the verdicts."""
 
     slow_down: SlowDown
 

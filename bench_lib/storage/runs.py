@@ -1,4 +1,4 @@
-"""The runs of a folder: files that were checked first, each run once, and what they say."""
+"""The runs of a folder: files that were checked first, and each run once."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 import datetime as dt
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from bench_lib.model import Record
@@ -45,10 +45,6 @@ class RunFile:
         return self.name.endswith(history.PACKED), self.bytes
 
 
-def _refuse(problem: str) -> None:
-    raise HistoryError(problem)
-
-
 def _pass_over(_problem: str) -> None:
     pass
 
@@ -75,42 +71,28 @@ class Runs:
         names: dict[str, str] = {}
         for file in sorted(self._found(), key=lambda file: file.rank, reverse=True):
             if file.started > self._latest:
-                self._leave_out(file.name, f"began {file.started}, which is yet to come")
+                self._leave_out(file.name, f"began {file.started}, in the future")
                 continue
             name = file.name.removesuffix(history.PACKED)
             found.setdefault(name, file)
-            # One of the two may be forged, and nothing tells which.
+            # One of the two may be forged, and nothing shows which.
             if (other := names.setdefault(file.run_id, name)) != name:
                 self.problems.append(f"{file.name}: has the id of {other}; both count")
         # Of two runs of one second the one that was written to last is the later.
         return sorted(found.values(), key=lambda file: (file.started, file.modified_ns, file.name))
 
-    @classmethod
-    def content(
-        cls, files: Iterable[RunFile], say: Callable[[str], None]
-    ) -> Iterator[tuple[RunFile, bytes]]:
-        """Yield the bytes of files, in their order; ``say`` is called with why one has none."""
-        for file in files:
-            with cls.told(say):
-                yield file, history.content(file.path)
-
-    def read(self, files: Iterable[RunFile], say: Callable[[str], None] = _refuse) -> Iterator[Run]:
+    def read(self, files: Iterable[RunFile], say: Callable[[str], None]) -> Iterator[Run]:
         """Yield whole runs, in the order of their files.
 
-        ``say`` is called with why one cannot be read; without it, that raises HistoryError.
+        ``say`` is called with why one cannot be read.
         """
-        for file, data in self.content(files, say):
-            with self.told(say):
-                yield history.unfold(file.path, data)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def told(say: Callable[[str], None]) -> Iterator[None]:
-        """Call ``say`` with the reason of a HistoryError."""
-        try:
-            yield
-        except HistoryError as error:
-            say(str(error))
+        for file in files:
+            try:
+                run = history.read(file.path)
+            except HistoryError as error:  # noqa: PERF203 - one odd file hides no other
+                say(str(error))
+            else:
+                yield run
 
     def find(self, name: str) -> Run:
         """Return a run: ``latest``, its id or the start of one, or its file.
@@ -119,9 +101,12 @@ class Runs:
         """
         if name.endswith(ENDS) and os.path.lexists(name):
             return history.read(Path(name))
-        if name == "latest" and (run := self._newest(self.files)) is not None:
-            return run
-        return next(self.read([self.chosen(name)]))
+        if name == "latest":
+            left_out: list[str] = []
+            for run in self.read(reversed(self.files), left_out.append):
+                run.problems += [*left_out, *self.problems]
+                return run
+        return history.read(self.chosen(name).path)
 
     def chosen(self, name: str) -> RunFile:
         """Return the file of a run: ``latest``, its name, the run's id or the start of one.
@@ -139,15 +124,7 @@ class Runs:
             return found[0]
         ids = ", ".join(file.run_id for file in (found or self.files)[-5:])
         what = "is the start of several runs" if found else "is not a run here"
-        raise HistoryError(f"{name!r} {what}; in {self.folder} there is {ids}")
-
-    def _newest(self, files: Sequence[RunFile]) -> Run | None:
-        """Return the newest run that can be read, with what was left out among its problems."""
-        left_out: list[str] = []
-        run = next(self.read(reversed(files), left_out.append), None)
-        if run is not None:
-            run.problems += [*left_out, *self.problems]
-        return run
+        raise HistoryError(f"{name!r} {what}; {self.folder} has {ids}")
 
     def latest(
         self,
@@ -172,12 +149,13 @@ class Runs:
         A file that cannot be read is passed over.  Raises HistoryError.
         """
         wanted = case_id.encode(errors="replace")
-        for file, data in self.content(reversed(self.files), _pass_over):
-            if wanted in data:
-                with contextlib.suppress(HistoryError):
-                    records = history.unfold(file.path, data).records
-                    if case_id in records:
-                        return records[case_id]
+        for file in reversed(self.files):
+            with contextlib.suppress(HistoryError):
+                data = history.content(file.path)
+                if wanted in data and (
+                    record := history.unfold(file.path, data).records.get(case_id)
+                ):
+                    return record
         return None
 
     def _found(self) -> Iterator[RunFile]:
@@ -206,8 +184,10 @@ class Runs:
             if not path.is_file():
                 return
             about = path.stat(follow_symlinks=False)
-        with self.told(partial(self._leave_out, path.name)):
+        try:
             yield _named(path, about)
+        except HistoryError as error:
+            self._leave_out(path.name, str(error))
 
     def _leave_out(self, name: str, why: str) -> None:
         shown = name.encode(errors="replace").decode()
@@ -223,9 +203,7 @@ def _named(path: Path, about: os.stat_result) -> RunFile:
     name, size = path.name, about.st_size
     match = history.NAME.fullmatch(name)
     try:
-        t = match["time"] if match else ""
-        started = f"{t[:4]}-{t[4:6]}-{t[6:8]}T{t[9:11]}:{t[11:13]}:{t[13:15]}"
-        dt.datetime.fromisoformat(started)
+        dt.datetime.fromisoformat(history.began(path).removesuffix("Z"))
         name.encode()
     except ValueError:  # no such day, or bytes that are no text
         match = None
@@ -235,4 +213,5 @@ def _named(path: Path, about: os.stat_result) -> RunFile:
         raise HistoryError(
             f"of {size / 1e6:.0f} MB; no more than {history.LARGEST / 1e6:.0f} MB are read"
         )
-    return RunFile(name, path, match["run"], match["key"], f"{started}Z", size, about.st_mtime_ns)
+    began = history.began(path)
+    return RunFile(name, path, match["run"], match["key"], began, size, about.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""Anybody's timings, one JSON object a line: checked, and condensed to a median a process.
+"""Timings of any program, one JSON object a line, condensed to a median per process.
 
 A line is ``{"case": text, "role": "baseline" or "candidate", "process": number or text,
 "iteration_s": [seconds, ...]}``.  It may have ``"run"`` and ``"device"``, number or text, of the
@@ -148,7 +148,7 @@ def decoded(text: bytes) -> Any:
 
 
 def _told_of_some(case: CaseSamples, *, has_runs: bool) -> Iterator[str]:
-    """Say what some lines of a case tell and others do not.
+    """Say what some lines of a case have and others lack.
 
     The error that a run adds has to be known for all cases, so a file has it for all or for none.
     """

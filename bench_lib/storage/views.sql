@@ -1,5 +1,5 @@
--- The tables that a query sees.  Python makes three before: ``files``, those that are there;
--- ``known``, a row for each that could be read; and ``read``, the lines of those that may be opened.
+-- The tables that a query sees.  Python makes two before: ``known``, a row for each file that could
+-- be read; and ``read``, their lines.
 
 CREATE VIEW points AS
 SELECT
@@ -11,8 +11,8 @@ FROM (SELECT run, started, unnest(points) AS p FROM known);
 CREATE VIEW runs AS
 SELECT
     run, hardware_key, started::TIMESTAMP AS started, try_cast(ended AS TIMESTAMP) AS ended,
-    exit_status, cases, counts, file, path, bytes
-FROM known JOIN files USING (file);
+    exit_status, cases, counts, file, bytes
+FROM known;
 
 CREATE VIEW environments AS
 SELECT
@@ -27,7 +27,7 @@ SELECT
     coalesce(body->>'$.case.id', body->>'case_id') AS case_id,
     coalesce(body->>'$.attempt.hardware_key', hardware_key) AS hardware_key,
     body
-FROM read JOIN runs USING (path)
+FROM read JOIN runs ON parse_filename(path, false, 'forward_slash') = file
 WHERE json_type(body) = 'OBJECT';
 
 CREATE VIEW attempts AS

@@ -1,4 +1,4 @@
-"""Studies: cases that the engine measures together, and their figures side by side.
+"""Studies: cases measured together, with their figures side by side.
 
 ``asked`` reads a person's wishes and makes the cases.  ``figures`` has one case in figures, and the
 one table of all studies.  Each other module makes figures into rows, and rows into a table and

@@ -1,4 +1,4 @@
-"""Two environments on one device in turns, judged by their ratio within each pair.
+"""Compares two environments in turns on one device, by their ratio within each pair.
 
 A pair is a fresh process of A and one of B, open side by side, and every case is measured in both,
 one right after the other.  A drift (of clocks, temperature, other programs) meets both alike and
@@ -101,7 +101,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
             unmeasured = {each.case.id for each in judged if each.status in _UNMEASURED}
             if left := [case for case in cases if case.id not in unmeasured]:
                 engine.measure_together(left, pair)
-        engine.look_again()
+        engine.remeasure()
         engine.profile()
     except LaunchError as error:
         stopped = str(error)

@@ -1,4 +1,4 @@
-"""The request for a study: lists as people type them, and the cases that these make."""
+"""What a study is asked for: lists as people type them, and the cases they make."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def numbers_in(text: str, option: str) -> list[int]:
         # isdigit, and int itself, would take digits of other scripts and 1_000 too.
         number = int(part) if re.fullmatch(r"[0-9]{1,10}", part) else 0
         if not 1 <= number <= LARGEST:
-            rule = f"it has to be whole numbers from 1 to {LARGEST}, as in 8,32,128"
+            rule = f"it must be whole numbers from 1 to {LARGEST}, as in 8,32,128"
             raise UserError(f"{option} names {part!r}; {rule}")
         numbers.append(number)
     _without_doubles([str(number) for number in numbers], option)
@@ -74,7 +74,7 @@ def numbers_in(text: str, option: str) -> list[int]:
 def check_limit(time_limit_s: float | None) -> None:
     """Raise UserError for a time limit that is no time above zero."""
     if time_limit_s is not None and not (math.isfinite(time_limit_s) and time_limit_s > 0):
-        raise UserError(f"--time-limit {time_limit_s:g}: it has to be a time above 0, in seconds")
+        raise UserError(f"--time-limit {time_limit_s:g}: it must be a time above 0, in seconds")
 
 
 def _parts(text: str, option: str, example: str) -> list[str]:

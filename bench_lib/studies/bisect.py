@@ -1,4 +1,4 @@
-"""Finds the change that made a case slower: candidates in order, each beside the good end.
+"""Finds the change that made a case slower, measuring candidates in turns with the good end.
 
 A pair is a comparison as ``ab`` makes it, of the good end (A) and one candidate (B), on one device.
 ``verdict.statistics.sequential`` says which candidate comes next, and when the search is over.
@@ -105,7 +105,7 @@ def commits(good: str, bad: str, command: Sequence[str] = ()) -> list[Candidate]
     first, last = _hash(good, "--good"), _hash(bad, "--bad")
     line = Checkout(Path.cwd()).line(first, last)
     if not line or git(Path.cwd(), "rev-parse", f"{line[0].hash}^1") != first:
-        why = f"{good} is no earlier commit of the branch that {bad} is on"
+        why = f"{good} is not an earlier commit of the branch that {bad} is on"
         raise UserError(f"{why}; git merge-base {good} {bad} may be the good one")
     after = [Candidate(each.hash, each.subject, command) for each in line]
     return [Candidate(first, command=command), *after]
@@ -131,7 +131,7 @@ def versions(good: str, bad: str, package: str) -> list[Candidate]:
     listed = answer.partition("Available versions:")[2].partition("\n")[0]
     known = sorted((Version(text) for text in listed.split(",") if text.strip()), key=_age)
     if first not in known or last not in known or _age(first) >= _age(last):
-        why = f"{package} {first} to {last} is no range of versions, the older one first"
+        why = f"{package} {first} to {last} is not a range of versions, the older one first"
         raise UserError(f"{why}; pip finds {', '.join(map(str, known)) or 'none'}")
     between = known[known.index(first) : known.index(last) + 1]
     return [Candidate(f"{package}=={each}") for each in between]
@@ -150,7 +150,7 @@ def _version(end: str, package: str) -> Version:
     try:
         return Version(end.removeprefix(f"{package}=="))
     except InvalidVersion:
-        raise UserError(f"{end!r} is no version; write {package}==2.10.0, for example") from None
+        raise UserError(f"{end!r} is not a version; write {package}==2.10.0, for example") from None
 
 
 @dataclass
@@ -195,7 +195,7 @@ class Bisecting:
             except LaunchError as error:
                 if at == search.last or str(error).startswith("A: "):
                     raise LaunchError(f"an end cannot be measured: {error}") from error
-                self.say(f"{self.line[at]} is left out: {str(error).splitlines()[0]}")
+                self.say(f"{self.line[at]} is skipped: {str(error).splitlines()[0]}")
                 search.skipped[at] = str(error)
             files.write(self.path, (search.pairs, search.skipped))
         if not self.pairs:

@@ -1,4 +1,4 @@
-"""Studies of calls: operators and collectives, with their traffic, and how near a ceiling they are.
+"""Studies of operators and collectives: their traffic, and how near they come to a ceiling.
 
 A step is several calls; figures are of the step, these columns are of one call.
 """
@@ -129,7 +129,7 @@ def _collective(row: StudyRow) -> Collective:
 
 
 def wrong(row: StudyRow) -> int | None:
-    """Return the wrong elements of all ranks, which the worker told as missing from the answer."""
+    """Return the wrong elements of all ranks, which the worker reported as a part of the answer."""
     seen, one = row.figures, _collective(row)
     if seen.finite is None or seen.loss_error is None:
         return None

@@ -1,4 +1,4 @@
-"""One case in figures, and a column for each of them."""
+"""A case's figures, and a column for each of them."""
 
 from __future__ import annotations
 

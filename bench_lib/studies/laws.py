@@ -1,4 +1,4 @@
-"""The gain from more workers: how far a speed-up is known, and two laws of it.
+"""Speed-ups with their confidence intervals, and the two laws fitted to them.
 
 Amdahl (1967): the share s of a fixed work cannot be divided, T(n) = T(1) (s + (1 - s) / n).
 Gustafson (1988): a work grows with the workers, R(n) = R(1) (s + (1 - s) n).
@@ -133,14 +133,14 @@ def _fit(name: str, values: Mapping[int, float], grows: Callable[[float], float]
 def _unbounded(points: Sequence[tuple[float, float]]) -> float:
     """Return the serial share of the best line, be it possible or not.
 
-    Relative errors: the line a + b grows(n) over the value is held against 1.
+    Relative errors: the line a + b grows(n) over the value is compared with 1.
     """
     rows = [(1 / value, grown / value) for grown, value in points]
     xx, xy, yy = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     x, y = sum(r[0] for r in rows), sum(r[1] for r in rows)
     constant, slope = x * yy - y * xy, y * xx - x * xy  # of a common factor
     together = constant + slope
-    # A line that is nothing at one worker tells of no share; only a rising one is so steep.
+    # A line that is nothing at one worker says nothing of a share; only a rising one is so steep.
     return constant / together if together > 0 else math.copysign(math.inf, -slope)
 
 

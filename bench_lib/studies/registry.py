@@ -1,4 +1,4 @@
-"""Studies as data: what their cases differ in, what each row is relative to, and what is shown."""
+"""Studies as data: what varies between cases, what rows are relative to, what is shown."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Study:
     axes: tuple[str, ...]
     """What the cases differ in; the last one changes fastest."""
     columns: Sequence[str | Column[StudyRow]]
-    """Figures by name, and what is made of them; the first ones tell the rows apart."""
+    """Figures by name, and what is made of them; the first ones identify a row."""
     keys: int = 1
     relative_to: tuple[str, ...] = ()
     """A row is relative to the first one that differs from it in these axes alone."""

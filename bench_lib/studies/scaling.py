@@ -1,4 +1,4 @@
-"""The gain from more threads, processes and GPUs: curves, and the laws that they follow."""
+"""Speed-up over threads, processes and GPUs, with fitted scaling laws."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def points(
 ) -> list[ScalingPoint]:
     """Return the points of one curve; those that cannot be say why.
 
-    ``case_of`` returns the case with some values in place of its own, or raises UserError;
+    ``case_of`` returns the case with some values instead of its own, or raises UserError;
     ``batch_size`` is one worker's.  ``available`` is how many workers this machine has; None leaves
     that to the launcher, which may know of other machines.
     """

@@ -1,4 +1,4 @@
-"""Does the verdict hold on this machine?  Known delays are planted and searched for.
+"""Checks the verdicts on this machine by planting known delays.
 
 Every fresh process measures the same case clean and with each delay inside its step.  Then both
 instruments answer: the baseline, for ways to split the processes into a baseline and candidates,
@@ -41,8 +41,8 @@ def median_s(outcome: Outcome) -> float:
     problem = outcome.fault and outcome.fault.in_words
     if outcome.skipped is not None:
         problem = f"{outcome.skipped}; choose another case"
-    if outcome.spoilt is not None:
-        problem = f"{outcome.spoilt}; try again when that is over"
+    if outcome.disturbed is not None:
+        problem = f"{outcome.disturbed}; try again when that is over"
     if problem:
         raise SelfcheckError(f"{outcome.case.id}: {problem}")
     seen = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
@@ -51,7 +51,7 @@ def median_s(outcome: Outcome) -> float:
 
 @dataclass(frozen=True)
 class Effect:
-    """The result for one planted slow-down."""
+    """The result for one planted slowdown."""
 
     planted: float
     """Share of a step."""
@@ -69,7 +69,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Selfcheck:
-    """The slow-downs found, the false alarms, and the smallest slow-down that is visible here."""
+    """The slowdowns found, the false alarms, and the smallest slowdown that is visible here."""
 
     case: Case
     tolerance: float
@@ -181,7 +181,7 @@ def _planted(case: Case, effect: float, units: int) -> Case:
 def _effect(
     planted: float, slowed: Sequence[float], clean: Sequence[float], tolerance: float
 ) -> Effect:
-    """Judge a slow-down by both instruments, from the logarithms of each process's median."""
+    """Judge a slowdown by both instruments, from the logarithms of each process's median."""
     against = [
         Contrast([slowed[n] for n in new], [clean[n] for n in old])
         for old, new in _splits(len(clean))

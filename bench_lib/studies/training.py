@@ -1,4 +1,4 @@
-"""Training as ``bench-lib train`` tells of it: a line a step, three figures, a table by ranks."""
+"""The studies of ``bench-lib train``: a line a step, three rates, a table by ranks."""
 
 from __future__ import annotations
 

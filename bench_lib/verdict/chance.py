@@ -1,4 +1,4 @@
-"""One family of questions: the same metric of every case of a suite, answered together.
+"""Judges the same metric of all cases of a suite together.
 
 Statuses follow from two things that both have to hold: the change exceeds the practical
 tolerance, and it does so beyond chance.
@@ -49,7 +49,7 @@ class Question:
 def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list[Verdict]:
     """Answer the questions of one family together.
 
-    ``others`` are of cases that nothing is asked about, which tell how much processes differ.
+    ``others`` are of cases without a question, which show how much processes differ.
     """
     compared = compare(
         [question.contrast for question in family],
@@ -126,7 +126,7 @@ def _status(question: Question, comparison: Comparison, agreeing: int) -> Status
 
 
 def _hunch(question: Question) -> Verdict:
-    """Say what one process, or one pair, suggests; it cannot tell software from chance."""
+    """Say what one process, or one pair, suggests; it cannot separate software from noise."""
     contrast, metric = question.contrast, question.metric
     tolerance = question.tolerance + question.allowance + usual_device(contrast)
     slower = contrast.estimate > math.log1p(tolerance)

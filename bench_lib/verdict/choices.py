@@ -1,4 +1,4 @@
-"""The choices of a compiler's autotuner: whether a case has the other side's, and what if not.
+"""Whether a case was compiled with other autotuning choices than what it is compared with.
 
 A compiled case is compiled with its baseline's choices wherever its kernels' sources are the same.
 Where they are not, the compiler tunes: close calls fall one way in one process and another way in

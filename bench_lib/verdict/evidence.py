@@ -46,7 +46,7 @@ class Turns:
     shared: Sequence[str] = ()
     """Changes since the baseline that both sides share, such as the driver's."""
     decides_alone: bool = False
-    """Whether nothing else is compared: the reference is held against in every metric."""
+    """Whether nothing else is compared: the reference judges every metric."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Evidence:
     planned: int = 1
     """How many candidate processes the case gets where it looks suspicious."""
     tried: int = 0
-    """Processes in which the case was tried, those that the hardware spoilt among them."""
+    """Processes in which the case was tried, those that the hardware disturbed among them."""
     family: str = ""
     """The name of the cases that vary alike from run to run and from device to device."""
     ranks: int = 1
@@ -74,7 +74,7 @@ class Evidence:
 
     @cached_property
     def references(self) -> dict[str, Sequence[ProcessSummary]]:
-        """What to hold against, by its name; the nights only where they are enough."""
+        """What to compare with, by its name; the nights only where they are enough."""
         if self.baseline is None:
             return {}
         draw = next(filter(None, map(known_draw, self.candidate)), None)
@@ -96,12 +96,12 @@ class Evidence:
 
     @property
     def is_unjudged(self) -> bool:
-        """Whether there is nothing that the case can be held against."""
+        """Whether there is nothing to compare the case with."""
         return not self.has_baseline or bool(self.unlike)
 
     @property
     def has_baseline(self) -> bool:
-        """Whether somebody accepted measured values."""
+        """Whether measured values were accepted."""
         known = self.baseline
         return known is not None and bool(known.processes) and known.provenance == "measured"
 

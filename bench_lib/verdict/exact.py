@@ -1,4 +1,4 @@
-"""What changed in a case that neither chance nor the clock moves, named beside its time.
+"""Counts and resources that changed, named beside the time; neither noise nor the clock moves them.
 
 A count that processes of one side do not agree on says nothing.  None fails a case, unless its
 limits ask: one kernel more may well be faster.
@@ -29,7 +29,7 @@ def named(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
 
 
 def _sides(evidence: Evidence) -> tuple[Sequence[ProcessSummary], Sequence[ProcessSummary]]:
-    """Return the processes of the software under test and of what it is held against."""
+    """Return the processes of the software under test and of what it is compared with."""
     if evidence.turns is not None and evidence.turns.pairs:
         return [new for new, _ in evidence.turns.pairs], [old for _, old in evidence.turns.pairs]
     return evidence.candidate, evidence.references.get(PINNED, ())

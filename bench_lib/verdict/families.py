@@ -1,4 +1,4 @@
-"""Cases that vary alike from device to device and from run to run.
+"""Families of cases that vary alike between devices and between runs.
 
 Devices of a model differ by their clocks, memories and layout of units.  A replayed graph hardly
 feels it; a memory-bound operator does, and work at the power cap most.  The families are few, so

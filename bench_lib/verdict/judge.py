@@ -1,4 +1,4 @@
-"""From process values to verdicts: numbers in, judgement out; no files, no clocks, no torch.
+"""From process values to verdicts; no files, no clocks, no torch.
 
 A suite is judged as a whole.  Every metric goes one way: it is compared with the accepted baseline
 and the rolling one, by its rule (``rules``), and what looks different is measured again in fresh
@@ -82,7 +82,7 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
 
 
 def _by_the_reference_alone(verdicts: Sequence[Verdict], reference: str) -> list[Verdict]:
-    """Return verdicts of a case that has no baseline to be held against; a time is among them."""
+    """Return the verdicts of a case that only a reference judges; a time is among them."""
     alone = InTurns(reference, alone=True)
     found = [
         replace(v if v.found(InTurns) else v.finding(alone), against=REFERENCE) for v in verdicts
@@ -248,7 +248,7 @@ def judge_samples(
     metric: Metric = LEADING,
     allowances: Mapping[str, float] | None = None,
 ) -> dict[str, Verdict]:
-    """Judge one metric of anybody's measurements: logarithms by process, more is worse.
+    """Judge one metric of anyone's measurements: logarithms by process, more is worse.
 
     Each case needs two baseline processes and one candidate process.  ``allowances`` are fractions
     that are tolerated on top, by case.
@@ -300,7 +300,7 @@ def _can_change(verdict: Verdict) -> bool:
 
 
 def doubts_numerics(verdicts: Sequence[Verdict]) -> bool:
-    """Whether the answer was held against a baseline's and something may be wrong with it."""
+    """Whether the answer was compared with a baseline's and may be wrong."""
     told = [verdict.status for verdict in verdicts if verdict.metric == NUMERICS]
     return any(status not in (Status.OK, Status.IMPROVED) for status in told)
 
@@ -361,7 +361,7 @@ def _is_beside_family(verdict: Verdict) -> bool:
 
 
 def sharper(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Leave out what one baseline is too noisy to tell where the other does tell.
+    """Skip the verdict of a baseline that is too noisy where the other one decides.
 
     Not where the noisy one looks slower: creep shows against the pinned one alone.
     """

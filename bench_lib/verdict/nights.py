@@ -1,7 +1,7 @@
-"""Slow-downs that several nights show together and none by itself: numbers in, findings out.
+"""Slowdowns that several nights show together although none does by itself.
 
 Every case is a series of nights since its acceptance.  A level that rose and stayed is reported
-when its evidence is worth the number of cases asked (``levels``).  A reported slow-down begins a
+when its evidence is worth the number of cases asked (``levels``).  A reported slowdown begins a
 new level, and so does a REGRESSED case.
 """
 
@@ -45,9 +45,9 @@ NIGHT = dt.timedelta(hours=20)
 """A run that began at most this long before the newest belongs to the same night.  It is less than
 a day, because a night may begin a minute earlier than the one before."""
 DOUBT = 0.01
-"""False slow-downs a night, at most."""
+"""False slowdowns a night, at most."""
 SEVERAL = 4
-"""Processes of a night, less one, tell of its spread; more tell no more of the others'."""
+"""Degrees of freedom, at most, that one case's processes add to the spread between nights."""
 NORMAL = 1.4826
 """Standard deviations of a normal distribution are so many times its median deviation."""
 ODD_PROCESS = 3.0
@@ -75,7 +75,7 @@ class CaseNights:
     runs: Sequence[CaseRun]
     """The last is tonight's."""
     told_since: str = ""
-    """When the last slow-down that was reported began; empty without one."""
+    """When the last slowdown that was reported began; empty without one."""
 
     @property
     def on_one_device(self) -> CaseNights:
@@ -209,7 +209,7 @@ class OverNights:
     """The findings of all nights together on a suite."""
 
     new: list[SlowDown] = field(default_factory=list)
-    """Slow-downs that no earlier run reported."""
+    """Slowdowns that no earlier run reported."""
     fell: dict[str, str] = field(default_factory=dict)
     """By case, since when it has been faster again: UTC, ISO 8601."""
 
@@ -372,7 +372,7 @@ MOST_NAMED = 3
 
 
 def in_words(found: SlowDown, run_id: str) -> str:
-    """Return a slow-down in one line; ``run_id`` is the run that shows it."""
+    """Return a slowdown in one line; ``run_id`` is the run that shows it."""
     low, high = (percent(bound - 1, 2) for bound in found.interval)
     words = f"SLOWER since {found.since[:10]}: {many(len(found.cases), 'case')} by "
     words += f"{found.ratio - 1:.2%} ({low} to {high}), as {many(found.nights, 'night')} "

@@ -1,4 +1,4 @@
-"""How bad each status is: one order, for whatever ranks, sorts or decides."""
+"""The order of severity of statuses, for everything that ranks or sorts."""
 
 from __future__ import annotations
 

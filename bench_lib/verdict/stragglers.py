@@ -1,4 +1,4 @@
-"""Ranks whose steps take longer than the others'."""
+"""Finds ranks whose steps take longer than the others'."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench_lib.model import RankSample
 from bench_lib.verdict.statistics.iterations import block_means
 
 LEAST_POINTS = 3
-"""Fewer blocks of steps tell nothing of how steady a rank is."""
+"""Fewer blocks of steps say nothing about how steady a rank is."""
 LAGGING = 0.02
 """Devices of one model may differ by this much: 1.8% was seen between H200s."""
 

@@ -1,4 +1,4 @@
-"""Metrics that need no theory of chance: bounds far wider than their spread.
+"""Metrics judged by a fixed threshold, far beyond what processes differ by.
 
 Fresh processes measure anyway: three, or as many as are planned, before anything is REGRESSED.
 """
@@ -129,7 +129,7 @@ def _is_confirmed(metric: Metric, evidence: Evidence, known: int) -> bool:
     """Whether enough processes measured it, or all that are planned.
 
     A value that only a run's first process has, because it leaves the caches filled, counts as
-    confirmed once the others measured.  So does one that the hardware spoilt in the others.
+    confirmed once the others measured.  So does one that the hardware disturbed in the others.
     """
     asked = known if metric.state is None else len(evidence.candidate)
     return max(asked, evidence.tried) >= min(CONFIRMED, evidence.planned)

@@ -1,4 +1,4 @@
-"""Measurements in turns with the accepted environment, and what they decide.
+"""Pairs measured in turns with a reference, and what they decide.
 
 Both sides of a pair share the device, the night, the clock and the machine's parts, such as its
 driver: these cancel, and what the pairs say of the software stands.  One pair is measured of every
@@ -30,12 +30,12 @@ TIMES = (LEADING, DEVICE)
 
 
 def is_answer(verdict: Verdict) -> bool:
-    """Whether a verdict is the pairs', and tells something."""
+    """Whether a verdict is the pairs', and not NOISY."""
     return verdict.against == REFERENCE and verdict.status is not Status.NOISY
 
 
 def can_answer(verdict: Verdict) -> bool:
-    """Whether pairs with the reference would tell something of a verdict's metric."""
+    """Whether pairs with the reference can judge a verdict's metric."""
     metric = find(verdict.metric)
     return metric is not None and metric.rule is Rule.CHANCE
 
@@ -68,7 +68,7 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
     """Return what ``planned`` pairs would detect in half of these cases, as a fraction.
 
     By how processes differ, as if each case's first pair had shown no difference.  None if too few
-    processes tell.
+    processes are known.
     """
     known: list[tuple[Contrast, float]] = []
     for evidence in suite:
@@ -143,7 +143,7 @@ def _beyond(verdict: Verdict, direction: int) -> bool:
 
 
 def _is_open(answer: Verdict, turns: Turns) -> bool:
-    """Whether a case may be slower for all that its pairs know, and more would tell."""
+    """Whether a case may be slower by what its pairs show, and more pairs would decide."""
     if answer.status is Status.REGRESSED:
         return False
     if answer.interval is None or _beyond(answer, 1):

@@ -180,7 +180,7 @@ def clocks(
     if not new or not old or len(sources) > 1:
         return None
     here, there = (sum(side) / len(side) for side in (new, old))
-    # One candidate tells nothing of how far clocks swing; the baseline's processes do.
+    # One candidate says nothing about how far clocks swing; the baseline's processes do.
     swing = max(_spread(new, here), _spread(old, there))
     error = swing * math.sqrt(1 / len(new) + 1 / len(old))
     equal = abs(here - there) <= max(SAME_CLOCK, CLOCK_CHANCE * error)

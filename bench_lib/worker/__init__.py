@@ -1,1 +1,1 @@
-"""The side that touches the device: torch, and of ours what needs the standard library only."""
+"""The process that uses the device: it imports torch, and few of our own modules."""

@@ -1,4 +1,4 @@
-"""``python -m bench_lib.worker``: serves, alone or as a rank, profiles, or describes networks."""
+"""``python -m bench_lib.worker``: serves cases, alone or as a rank, profiles, or lists networks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _ranks(folder: Path) -> int:
     except OSError as error:
         sys.stderr.write(
             f"bench-lib: rank {place.rank} on {socket.gethostname()}: {folder}: {error.strerror}; "
-            "the ranks' folder has to be one that all hosts see: name one in BENCH_LIB_SHARED\n"
+            "the ranks' folder must be one that all hosts see: name one in BENCH_LIB_SHARED\n"
         )
         return 2
     log.enter("import torch")

@@ -1,4 +1,4 @@
-"""Finds out how to measure somebody's network or config of transformers.
+"""Finds out how to measure a user's network, or a config of transformers.
 
 ``python -m bench_lib.worker.adopting`` is given a MODULE:OBJECT, arguments and inputs as JSON.  It
 imports the object, tries its step on the CPU, and prints as JSON what ``bench-lib adopt`` writes.
@@ -66,11 +66,11 @@ def adopted(
         text["more"] = "\n    from transformers import AutoModel"
     else:
         raise ValueError(
-            f"it is of type {type(found).__name__}; it has to be a class of torch.nn.Module, or "
+            f"it is of type {type(found).__name__}; it must be a class of torch.nn.Module, or "
             "a config of transformers"
         )
     inputs, guessed = _inputs(network, needed, inputs)
-    guessed += ["real weights and data: both are random", "training: it is a forward pass"]
+    guessed += ["real weights and data (both are random)", "training (this is a forward pass)"]
     text["inputs"] = "\n".join(f'        "{key}": {_call(*inputs[key])},' for key in inputs)
     return {"factory": NETWORK.format(made=made, **text), "guessed": guessed}
 

@@ -1,4 +1,4 @@
-"""A small product and a small convolution with full mantissas, held against FP64.
+"""A small product and a small convolution, whose error against FP64 shows the arithmetic used.
 
 They show which arithmetic a library really uses for a precision (`formulas.arithmetic`).  They run
 after the first measured window of a precision, so that they disturb nothing.
@@ -35,7 +35,7 @@ LARGE = {"cuda": Sizes(4096, 64, 256, 56), "cpu": SIZES["cpu"]}
 """TF32 is a permission: for little work a library may choose an FP32 kernel, for so much it has no
 reason to."""
 ROWS, IMAGES = 512, 8
-"""The first of an answer, so many of which are held against FP64."""
+"""How many of an answer's first numbers are compared with FP64."""
 
 
 class WrongArithmeticError(RuntimeError):

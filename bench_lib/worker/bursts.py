@@ -1,4 +1,4 @@
-"""Steps below the power cap: short bursts of work, each after a rest.
+"""Measures below the power cap: short bursts of steps, each after a rest.
 
 Under sustained work a power-bound device lowers its clock, and swings while it does so: from run
 to run a GEMM differs by up to 15% on an H200.  For some milliseconds after a rest it runs at its

@@ -1,4 +1,4 @@
-"""Caches of compilers and of MIOpen: empty ones, and ones apart."""
+"""The caches of compilers and of MIOpen: emptied, or kept apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choices of the compiler's autotuner for a case, and how to have it choose the same.
+"""The autotuner's choices for a case, and how to make the compiler choose them again.
 
 Inductor times some configurations of each Triton kernel and keeps the fastest.  Close calls fall
 one way in one empty cache and the other way in the next.  The autotuner holds a kernel's
@@ -89,7 +89,7 @@ RESOURCES = {"registers": "n_regs", "spills": "n_spills", "shared": "shared"}
 
 
 def _resources(launcher: Any) -> dict[str, int]:
-    """Return what a compiled kernel takes, as far as Triton tells for this device."""
+    """Return what a compiled kernel takes, as far as Triton knows for this device."""
     told = {name: getattr(launcher, attribute, None) for name, attribute in RESOURCES.items()}
     return {name: value for name, value in told.items() if isinstance(value, int)}
 
@@ -112,7 +112,7 @@ def handed(table: Mapping[str, Mapping[str, int | str]], *, keeps: bool = True) 
 
     They stay for the next time, unless ``keeps`` is false; then the compiler tunes whatever the
     table lacks.  Works in a process in which nothing was compiled yet.  A torch that cannot be
-    told what to choose tunes everything.
+    given its choices tunes everything.
     """
     import torch
     from torch._inductor import config

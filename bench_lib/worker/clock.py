@@ -1,4 +1,4 @@
-"""The clocks and the memory counters that measuring reads: a CPU's, and what a GPU's does else."""
+"""The clocks and memory counters used for measuring, of a CPU and of a GPU."""
 
 from __future__ import annotations
 

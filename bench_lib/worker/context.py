@@ -1,4 +1,4 @@
-"""A fresh device context: opens the device, then measures case after case until hung up on."""
+"""A fresh process: opens the device, then measures case after case until the runner hangs up."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def answer(
     context: MeasuringContext,
     look: Callable[[Case, MeasuringContext], dict[str, Any]] = measured,
 ) -> dict[str, Any]:
-    """Measure the case that ``fields`` describe, or look into it; returns the message to send."""
+    """Measure the case that ``fields`` describe, or profile it; returns the message to send."""
     try:
         message = look(decode_case(fields), context)
         json.dumps(message, allow_nan=False)  # what a workload says of itself may not fit

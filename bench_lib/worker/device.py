@@ -1,4 +1,4 @@
-"""Opening a device, describing it, and setting torch up the way a case wants it."""
+"""Opens and describes a device, and sets torch up for a case."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ _HEAD_BYTES = 65_536
 def libraries(maps: Path = Path("/proc/self/maps")) -> dict[str, str]:
     """Return the versions of the GPU's libraries that this process has loaded, by name.
 
-    Wheels of torch bring their own, often without a version in the name: those are told apart
+    Wheels of torch bring their own, often without a version in the name: those are identified
     by their size and how they begin, where an ELF file has its build's id.
     """
     found = {}

@@ -1,4 +1,4 @@
-"""Device time of a step with the host out of the way, for cases in which the device waits.
+"""The device time of a step without the host, for cases in which the device waits for it.
 
 A graph of the step is replayed, faster than the device can do it.  If the step cannot be recorded,
 the kernels of a few profiled steps are summed up, without the pauses between them: the two are

@@ -1,4 +1,4 @@
-"""Counts of a step that neither chance nor the clock moves: kernels, graph breaks, recompilations.
+"""Exact counts of a step: kernels, graph breaks, recompilations.
 
 All are known anyway: a recorded graph has its nodes, and Dynamo counts what it compiles.
 """

@@ -1,4 +1,4 @@
-"""A step's work in a CUDA or HIP graph: issued once by the host, done again without it."""
+"""Records a step in a CUDA or HIP graph, and replays it without the host."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def recorded(
 
 
 def _is_small(recording: Recording) -> bool:
-    """Whether a recording's memory, if this torch tells of it, and its time are small."""
+    """Whether a recording's memory, if this torch reports it, and its time are small."""
     pool = tuple(recording.graph.pool())
     segments = torch.cuda.memory_snapshot()
     own = (s for s in segments if tuple(s.get("segment_pool_id", ())) == pool)

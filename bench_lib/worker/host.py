@@ -1,4 +1,4 @@
-"""This process: its memory and CPU time, and a rank's log; standard library only."""
+"""Memory and CPU time of this process, and a rank's log; standard library only."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class RankLog:
         """Take over the process's output; raises OSError if the folder is not there.
 
         A rank that dies by itself leaves its stack in the log, if it can.  One that its launcher
-        ends leaves it in a file of its own, so that they can be told apart.
+        ends leaves it in a file of its own, so that they can be distinguished.
         """
         self.phase = "start"
         stem = str(folder / f"rank-{rank}")

@@ -4,7 +4,7 @@ On an H200 it does in every other process: 2.0 us where 1.8 are the least, which
 ResNet-50 0.6% slower.  Ten processes spread by 0.28% as they come, and by 0.11% without the dear
 ones.  Streams that are made one after the other are alike, some forty at a time.  So many are made,
 some are compared, and all are destroyed: what is measured runs in the default stream, as it does
-for everybody, and who asked for the process takes another if it is one of the dear ones.
+for everybody, and who asked for the process takes another if it is one of the expensive ones.
 """
 
 from __future__ import annotations

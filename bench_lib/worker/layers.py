@@ -1,4 +1,4 @@
-"""One step of a network layer by layer, by DeepSpeed's profiler, which waits after each layer."""
+"""Profiles one step of a network layer by layer with DeepSpeed, which waits after each layer."""
 
 from __future__ import annotations
 

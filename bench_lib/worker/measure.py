@@ -1,4 +1,4 @@
-"""One case on one device: build, first step, warm-up, measured steps, memory, numerics.
+"""Measures one case on one device: build, first step, warm-up, measured steps, memory, numerics.
 
 The order is part of the meaning.  Memory is read before anything else can raise it, the
 device time of a host-bound step is taken while there still is a step, and numerics come last
@@ -45,7 +45,7 @@ class Phases:
     """How long a case has been in each phase; a phase that is entered again adds to its time."""
 
     def __init__(self, tell: Callable[[str], None], now: Callable[[], float]) -> None:
-        """Begin with cleaning up; ``tell`` learns of each phase that follows, ``now`` is in s."""
+        """Begin with cleaning up; ``tell`` is called with each later phase, ``now`` is in s."""
         self._tell = tell
         self._now = now
         self._name = CLEAN_UP
@@ -201,7 +201,7 @@ class MeasuringContext:
     give_way: Callable[[], None] = lambda: None
     """Lets another context of the device run for a moment; see docs/architecture.md."""
     prepare: Callable[[Workload], Workload] = lambda workload: workload
-    """Lets a caller look into the steps; its own additions are measured too."""
+    """Lets a caller profile the steps; its own additions are measured too."""
     brief: bool = False
     """Warm up by one step where it is eager on a CPU: nothing is recorded, and nobody gives way."""
     forget: Callable[[], None] = forget_compiled
@@ -497,7 +497,7 @@ def _grown(before: float | None, after: float | None) -> float | None:
 PORTIONED, PORTIONED_S = 20, 1.0
 """Steps whose parts are timed: so many, unless they take longer than this in all."""
 LEAST_PORTIONED = 6
-"""Fewer would not tell a slow rank from chance."""
+"""Fewer would not distinguish a slow rank from chance."""
 
 
 def _portions(

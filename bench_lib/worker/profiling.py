@@ -1,4 +1,4 @@
-"""Looking into a step by torch's profiler, after it was measured and apart from that.
+"""Profiles a step with torch's profiler, after it was measured and apart from that.
 
 ``kernels`` is cheap and in passing; ``traced`` and ``tabled`` look as ROCm's tool does.
 """
@@ -83,7 +83,7 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
 
 
 def _can_detach() -> bool:
-    """Whether CUPTI may be told to leave the process after profiling.
+    """Whether CUPTI can be asked to leave the process after profiling.
 
     Attached it makes every later launch slower, by 10 to 20% of a step
     (pytorch/pytorch#144455), and the next case is measured in this process too.  Before

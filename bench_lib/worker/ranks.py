@@ -1,4 +1,4 @@
-"""A launcher's program: every rank stays, and forks processes that measure case after case."""
+"""The program that launchers start: each rank stays, and forks processes that measure cases."""
 
 from __future__ import annotations
 

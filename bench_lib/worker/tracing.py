@@ -1,4 +1,4 @@
-"""A case in a process of its own that is looked into: traces and tables, or ranges."""
+"""Profiles a case in a process of its own: traces and tables, or ranges for another profiler."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TraceFiles:
     """The files of one rank, and the result that names them."""
 
     def __init__(self, folder: Path, suffix: str) -> None:
-        """Write into ``folder``; ``suffix`` tells the ranks apart."""
+        """Write into ``folder``; ``suffix`` distinguishes the ranks."""
         self.phase = "start"
         self.problems: list[str] = []
         self.folder = folder

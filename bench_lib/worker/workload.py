@@ -1,4 +1,4 @@
-"""The type of a workload: a step, its device, and its figures without running it."""
+"""The type of a workload: a step, its device, and figures that are known without running it."""
 
 from __future__ import annotations
 

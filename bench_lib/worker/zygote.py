@@ -1,4 +1,4 @@
-"""The zygote: imports torch once, opens no device, and forks a child per fresh context.
+"""The zygote: imports torch once, opens no device, and forks a child per fresh process.
 
 Alone it serves a runner over a socket; as one of several ranks, by files that all hosts see.
 
@@ -85,11 +85,11 @@ def serve() -> int:
             _load_compiler()
     if starter is None:
         if preload == "compiler":
-            _start_over_if_spoilt()
+            _start_over_if_disturbed()
         return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
     while _comes(int(starter)):
         if preload == "compiler":
-            _start_over_if_spoilt()
+            _start_over_if_disturbed()
             preload = None
         _serve_runner()
     return _without_runner()
@@ -167,7 +167,7 @@ def _without_runner() -> int:
 def _load_compiler() -> None:
     """Import and compute the part that takes every child on a GPU 1.6 s, and 2 s if it compiles.
 
-    On the way torch asks whether there is a GPU, which spoils the children unless the vendor's
+    On the way torch asks whether there is a GPU, which disturbs the children unless the vendor's
     management library answers.  If they can no longer open one, this process starts over without.
     """
     with told({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
@@ -183,7 +183,7 @@ def _load_compiler() -> None:
             traceback.print_exc()
 
 
-def _start_over_if_spoilt() -> None:
+def _start_over_if_disturbed() -> None:
     """Become a zygote without the compiler if children cannot open a GPU with it."""
     if not _does_a_child_open_a_gpu():
         os.environ[PRELOAD_VARIABLE] = "no"

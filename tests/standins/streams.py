@@ -1,4 +1,4 @@
-"""A GPU whose streams have scripted launch costs, in place of what torch.cuda offers."""
+"""A GPU whose streams have scripted launch costs, instead of what torch.cuda offers."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def nobody_shares(*_: object) -> NoReturn:
 
 def conclude(engine: Engine) -> bool:
     """Look again, profile, judge and end, as a session of pytest does; whether nothing fails."""
-    engine.look_again()
+    engine.remeasure()
     engine.profile()
     passes = not any(fails(record, strict=False, today=utc_today()) for record in engine.judge())
     passes &= not engine.alarms

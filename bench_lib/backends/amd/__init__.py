@@ -1,4 +1,4 @@
-"""AMD's GPUs: found in the kernel's files, watched there or through ROCm's package."""
+"""AMD GPUs: found in the kernel's files, monitored there or through ROCm's Python package."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class AMD(Backend):
         return f"{name}-{device.bdf}" if device.bdf else name
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
-        """Choose the first way that tells a clock or a power, or else one that tells anything.
+        """Choose the first source that has a clock or a power, or else one that has anything.
 
         Raises NothingToldError with every way's cause where none does.
         """

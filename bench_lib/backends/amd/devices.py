@@ -133,7 +133,7 @@ def identify(device: Hardware) -> Hardware:
 def address(values: Mapping[str, int]) -> tuple[str, int, int]:
     """Return a node's slot, its function there, and the number of its partition.
 
-    Kernels tell a card's partitions apart in the top four bits or in the function.
+    Kernels number a card's partitions in the top four bits or in the function.
     """
     location = values.get("location_id", 0)
     slot = f"{values.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"

@@ -1,4 +1,4 @@
-"""AMD's software on this machine: the driver, ROCm, its libraries, MIOpen's caches, and checks.
+"""AMD's software on this machine: driver, ROCm, its libraries, MIOpen's caches, and checks.
 
 MIOpen's databases choose kernels; the kernels that it compiled only make first steps quick.
 """
@@ -21,9 +21,9 @@ from bench_lib.backends.backend import (
     Software,
     good,
     other_processes,
-    spoils,
     stops,
     unknown,
+    warns,
 )
 from bench_lib.backends.folders import (
     describe_folder,
@@ -181,7 +181,7 @@ def _databases(environ: Mapping[str, str]) -> Iterator[Check]:
     if kind and not environ.get("MIOPEN_USER_DB_PATH"):
         detail = f"HOME is on {kind}, so that they are in each node's temporary folder"
         remedy = "set MIOPEN_USER_DB_PATH to a folder that lasts, or later runs search anew"
-        yield spoils("MIOpen's databases", detail, remedy)
+        yield warns("MIOpen's databases", detail, remedy)
 
 
 def _kernels(arch: str) -> Check | None:

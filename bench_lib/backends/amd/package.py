@@ -1,4 +1,4 @@
-"""Looking at an AMD GPU through ROCm's own Python package, ``amdsmi``."""
+"""Monitoring an AMD GPU through ROCm's Python package, ``amdsmi``."""
 
 from __future__ import annotations
 

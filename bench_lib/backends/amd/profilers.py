@@ -1,4 +1,4 @@
-"""rocprofv3: whether it is here, how it is started, and its report on kernels.
+"""rocprofv3: whether it is installed, how it is started, and the report it leaves.
 
 Its options are in source/bin/rocprofv3.py of projects/rocprofiler-sdk in ROCm/rocm-systems at
 1b1610fc2b2a.
@@ -75,7 +75,7 @@ def find(environ: Mapping[str, str] = os.environ) -> RocmProfiler | None:
 def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> RocmProfiler:
     """Return the profiler; ToolError with what to install where there is none."""
     if name not in (NEWEST, TOOL):
-        raise ToolError(f"no profiler {name!r}; there is {TOOL}")
+        raise ToolError(f"no profiler {name!r}; choose {TOOL}")
     found = find(environ)
     if found is not None:
         return found

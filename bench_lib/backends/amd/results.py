@@ -1,4 +1,4 @@
-"""The CSV that rocprofv3 leaves, read by the names of its columns.
+"""Reads the CSV files of rocprofv3 by the names of their columns.
 
 Columns are those that projects/rocprofiler-sdk/source/lib/output/generateCSV.cpp in
 ROCm/rocm-systems at 1b1610fc2b2a writes.
@@ -28,7 +28,7 @@ Span = tuple[str, int, int]
 """Name, begin and end in nanoseconds."""
 
 DATABASE = b"SQLite format 3\0"
-"""The first bytes of a database, which rocprofv3 writes where it is not told to write CSV."""
+"""The first bytes of a database, which rocprofv3 writes unless it is asked for CSV."""
 LARGEST = 1e30
 """Bound of anything that a profiler counts."""
 MOST_BYTES = 2**32
@@ -210,7 +210,7 @@ def _work(files: Files) -> Iterator[Span]:
 
 
 def _resources(files: Files) -> dict[str, dict[str, int]]:
-    """Return what each kernel's first call took, as far as traces tell."""
+    """Return what each kernel's first call took, if the traces have it."""
     found: dict[str, dict[str, int]] = {}
     for path in files.kernels:
         there = columns_of(path)

@@ -1,4 +1,4 @@
-"""Where ROCm is: in the wheels of this Python's environment, or installed in the system.
+"""Where ROCm is installed: in this Python environment's wheels, or in the system.
 
 System packages have been in ``/opt/rocm/core-X.Y`` since ROCm 7.14, with ``/opt/rocm/core`` as a
 link to it and the version in no other place.  AMD's wheels keep ROCm among Python's packages.  The

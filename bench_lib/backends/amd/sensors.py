@@ -1,4 +1,4 @@
-"""Looking at an AMD GPU in the kernel's files, and the common part of all ways of looking."""
+"""Monitoring an AMD GPU through the kernel's files, and what all ways of monitoring share."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def partition(device: Hardware) -> Partition | None:
 
 
 def merged(own: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
-    """Take what the card's sensors tell where a partition, which has none, tells nothing."""
+    """Take the card's sensors for a partition, which has none of its own."""
     return {**card, **{name: value for name, value in own.items() if value not in (None, [], {})}}
 
 

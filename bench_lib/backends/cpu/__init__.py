@@ -1,4 +1,4 @@
-"""The CPU as a device, for machines without a GPU that can be used."""
+"""The CPU as a device, for machines without a usable GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench_lib.backends.sysfs import number, text
 from bench_lib.model import Environment, Hardware
 
 FEW = 8
-"""Every reading of a frequency interrupts that CPU; so many tell enough."""
+"""Every reading of a frequency interrupts that CPU; so many are enough."""
 
 
 class CPU(Backend):
@@ -125,7 +125,7 @@ def _throttle_counts(folders: list[Path]) -> int | None:
     cores = [number(folder / "thermal_throttle/core_throttle_count") for folder in folders]
     packages = [number(folder / "thermal_throttle/package_throttle_count") for folder in folders]
     told = [count for count in cores if count is not None]
-    # Each CPU of a package tells the same count.
+    # Each CPU of a package has the same count.
     told += [max((count for count in packages if count is not None), default=0)]
     return sum(told) if any(count is not None for count in cores + packages) else None
 

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: found and watched through NVML."""
+"""NVIDIA GPUs: found and monitored through NVML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: as NVML lists and watches them, and the variable that hides and renumbers them.
+"""NVIDIA GPUs as NVML lists and monitors them, and the variable that hides and renumbers them.
 
 NVML is asked in a child because it can hang in the driver.
 """
@@ -239,7 +239,7 @@ def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
         return seen
 
     def counters() -> dict[str, Any]:
-        # Of all reasons whose time NVML counts, heat alone spoils a measurement.  On an H200 the
+        # Of all reasons whose time NVML counts, heat alone disturbs a measurement.  On an H200 the
         # call took 0.9 ms, sixty times as long as a clock's.
         time = ask("nvmlDeviceGetViolationStatus", nvml.NVML_PERF_POLICY_THERMAL)
         if time is None:

@@ -1,4 +1,4 @@
-"""Clocks, power, temperature and strangers on one device, watched by a process beside it.
+"""Clocks, power, temperature and other processes of a device, read by a process beside it.
 
 A vendor's library that hangs or crashes does so in that process, ``python -m
 bench_lib.engine.telemetry``.  `Sampler` starts it, keeps the last ten minutes and answers for the
@@ -39,8 +39,8 @@ STALE_S = 2.0
 STARTING_S = 15.0
 """So long the process may take to its first sample before that is worth a warning."""
 AROUND_S = 0.25
-"""So long the CPUs are looked at before a run: ticks of 10 ms tell a share of some per cent."""
-OTHERS_MEAN = "what they make slower is INVALID, so end them or wait for them"
+"""How long the CPUs are watched before a run: ticks of 10 ms resolve a few per cent of it."""
+OTHERS_MEAN = "cases that they slow down are INVALID, so end them or wait for them"
 ONCE_S = 30.0
 """Longest wait for a single look."""
 

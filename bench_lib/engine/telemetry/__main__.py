@@ -22,9 +22,9 @@ from bench_lib.backends.sysfs import ROOT
 from bench_lib.model import Hardware
 
 RETRY_S = 10.0
-"""Between two looks at a device that tells nothing any more."""
+"""Between two readings of a device that no longer reports anything."""
 SILENT_LOOKS = 3
-"""So many in a row without any figure mean that it tells nothing any more."""
+"""So many in a row without any figure mean that it no longer reports anything."""
 
 
 def watch(
@@ -50,7 +50,7 @@ def watch(
         is_known = is_known or tells(seen)
         silent = 0 if tells(seen) or not is_known else silent + 1
         if trouble is None and silent >= SILENT_LOOKS:
-            trouble = f"{source.name} tells nothing of the device any more"
+            trouble = f"{source.name} no longer reports anything about the device"
         pause_s = max(PERIOD_S - (end - begin), end - begin)
         if trouble is not None:
             pause_s = max(pause_s, RETRY_S)

@@ -104,7 +104,7 @@ def _figure(value: object) -> float | None:
 EDGE_S = 0.6
 """A count may be so far outside a stretch; libraries are asked every 0.5 s (`looks`)."""
 FRESH_S = 2.0
-"""So long before a stretch a look for processes still tells who is on the device."""
+"""A list of processes is valid for a stretch that begins so much later."""
 OUTSIDE = "a process outside this container"
 COOL_C = 60.0
 """An idle device that is no hotter is not held back."""
@@ -192,7 +192,7 @@ def without(seen: Telemetry, reasons: Collection[str]) -> Telemetry:
 
 
 def _slowest_die(samples: Sequence[TelemetrySample]) -> float | None:
-    """Return the least of the dies' median clocks in MHz; None where they are not told."""
+    """Return the least of the dies' median clocks in MHz; None where they are unknown."""
     seen: dict[str, list[float]] = {}
     for sample in samples:
         for die, mhz in sample.dies_mhz.items():

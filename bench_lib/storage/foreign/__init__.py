@@ -1,4 +1,4 @@
-"""Files of other people's benchmarks: each is one process, on the side that its reader gets.
+"""Result files of other benchmarks: each is one process of one side.
 
 A file that bench-lib exported holds several processes.  A file of another program or version is a
 problem of the samples, in one sentence with its name and the remedy.
@@ -60,11 +60,11 @@ def _add(samples: Samples, role: str, name: str, figure: Reported) -> str:
         side, other = other, side
     problem = figure.problem
     if not problem and not (math.isfinite(figure.value) and figure.value > 0):
-        problem = f"{figure.metric.label} is {figure.value:g}; it has to be finite and above zero"
+        problem = f"{figure.metric.label} is {figure.value:g}; it must be finite and above zero"
     elif not problem and name in other:
         problem = "it is named on both sides; name other files for one of them"
     elif not problem and name in side:
-        problem = "it tells of this case twice; give every start of the program its file"
+        problem = "it has this case twice; give each start of the program its own file"
     if problem:
         case.problems.append(f"{name}: {problem}")
     else:

@@ -1,4 +1,4 @@
-"""JSON of vLLM, SGLang, pytest-benchmark and PyTorch's dashboards.
+"""Reads the JSON of vLLM, SGLang, pytest-benchmark and PyTorch's dashboards.
 
 A file is one document, a list of them, or a document or a list a line.
 
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 
 def figures(data: bytes, kinds: Mapping[str, Kind]) -> Iterator[Reported]:
-    """Yield what a file's documents tell, each of one of these kinds; raises FormatError."""
+    """Yield the figures of a file's documents, each of one of these kinds; raises FormatError."""
     for where, document in _documents(data):
         kind = next((k for name, k in kinds.items() if name in document), None)
         if kind is None:
@@ -91,7 +91,7 @@ def number(document: Document, name: str) -> float:
     value = document.get(name)
     if isinstance(value, float) or (type(value) is int and abs(value) <= LARGEST):
         return float(value)
-    raise FormatError(f"{name} is {value!r:.40} and no number")
+    raise FormatError(f"{name} is {value!r:.40}, not a number")
 
 
 def items(document: Document, name: str) -> list[Any]:
@@ -99,7 +99,7 @@ def items(document: Document, name: str) -> list[Any]:
     value = document.get(name)
     if isinstance(value, list):
         return value
-    raise FormatError(f"{name} is {value!r:.40} and no list")
+    raise FormatError(f"{name} is {value!r:.40}, not a list")
 
 
 def inside(document: Any, name: str) -> Document:
@@ -130,7 +130,7 @@ def _served(document: Document, case: str, lost: float, of: float) -> Iterator[R
 
 
 def _of_vllm(document: Document) -> Iterator[Reported]:
-    """Yield what ``vllm bench serve``, formerly ``benchmark_serving.py``, tells."""
+    """Yield the figures of ``vllm bench serve``, formerly ``benchmark_serving.py``."""
     asked = number(document, "num_prompts")
     lost = asked - number(document, "completed")
     model = str(document.get("model_id")).rpartition("/")[2]
@@ -138,7 +138,7 @@ def _of_vllm(document: Document) -> Iterator[Reported]:
 
 
 def _of_sglang(document: Document) -> Iterator[Reported]:
-    """Yield what ``sglang.bench_serving`` tells, which counts requests that were answered.
+    """Yield the figures of ``sglang.bench_serving``, which counts requests that were answered.
 
     ``errors`` has one for each request, with ``--output-details``.
     """
@@ -165,7 +165,7 @@ def _throughput(document: Document) -> Iterator[Reported]:
 
 
 def _batch(document: Document, kind: str, names: Mapping[str, Metric]) -> Iterator[Reported]:
-    """Yield those metrics of a batch that it tells, by the names of their fields."""
+    """Yield the metrics of a batch that it has, by the names of their fields."""
     size, asked, answered = (
         number(document, name) for name in ("batch_size", "input_len", "output_len")
     )

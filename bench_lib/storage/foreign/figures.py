@@ -1,4 +1,4 @@
-"""The interface of a reader of foreign files, and its result."""
+"""The interface of a reader of foreign files, and what it returns."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ class Format:
     program: str
     """In words."""
     figures: Callable[[bytes], Iterable[Reported]]
-    """Returns what a file tells, in its order; raises FormatError."""
+    """Returns a file's figures, in its order; raises FormatError."""

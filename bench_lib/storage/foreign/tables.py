@@ -1,4 +1,4 @@
-"""Tables of rccl-tests, nccl-tests, hipblaslt-bench and rocprofv3.
+"""Reads the tables of rccl-tests, nccl-tests, hipblaslt-bench and rocprofv3.
 
 Columns are those of
 
@@ -39,7 +39,7 @@ RIGHT = ("0", "N/A")
 def _of_rccl(data: bytes) -> list[Reported]:
     found = list(_figures(data.decode(errors="replace").splitlines()))
     if not found:
-        raise FormatError(f"it is no table of {RCCL}, as it prints it without -J or -Z")
+        raise FormatError(f"it is not a table of {RCCL}, printed without -J or -Z")
     return found
 
 
@@ -86,7 +86,7 @@ def _number(text: str, line: int) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise FormatError(f"line {line}: {text[:40]!r} is no number; print it again") from error
+        raise FormatError(f"line {line}: {text[:40]!r} is not a number; print it again") from error
 
 
 # ---- hipblaslt-bench --------------------------------------------------------------------
@@ -146,11 +146,11 @@ def _of_rocprof(data: bytes) -> Iterator[Reported]:
     rows = csv.DictReader(io.StringIO(data.decode(errors="replace")))
     try:
         if not {"Name", "AverageNs"} <= set(rows.fieldnames or ()):
-            raise FormatError(f"it is no table of kernels of {ROCPROF}")
+            raise FormatError(f"it is not a table of kernels of {ROCPROF}")
         for row in rows:
             yield Reported(row["Name"], _number(row["AverageNs"] or "", rows.line_num) / 1e9)
     except csv.Error as error:
-        raise FormatError(f"it is no table of {ROCPROF}: {error}") from error
+        raise FormatError(f"it is not a table of {ROCPROF}: {error}") from error
 
 
 FORMATS = (

@@ -1,4 +1,4 @@
-"""Every number of a case that is judged, compared, stored or shown; each is declared once.
+"""The registry of metrics: every number that is judged, compared, stored or shown.
 
 ``builtin`` has ours; others come by the entry point ``bench_lib.metrics``, which names a Metric or
 several.
@@ -50,13 +50,13 @@ def _others() -> Iterator[Metric]:
     for point in entry_points(group=GROUP):
         try:
             loaded = point.load()
-        except Exception as error:  # noqa: BLE001 - anybody's package, which may fail in any way
+        except Exception as error:  # noqa: BLE001 - anyone's package, which may fail in any way
             warnings.warn(f"no metrics from {point.value}: {error}", MachineWarning, stacklevel=3)
             continue
         for metric in loaded if isinstance(loaded, Iterable) else [loaded]:
             if not isinstance(metric, Metric):
                 raise UserError(
-                    f"{point.value} names {metric!r}, which is no Metric; mend its package"
+                    f"{point.value} names {metric!r}, which is no Metric; fix its package"
                 )
             yield metric
 
@@ -139,7 +139,7 @@ def _read(
         read = metric.of(measurement, seen)
         value = None if read is None else float(read)
         state = None if metric.state is None else metric.state(measurement)
-    except Exception as error:  # noqa: BLE001 - anybody's metric, which must not cost the night
+    except Exception as error:  # noqa: BLE001 - anyone's metric, which must not cost the night
         words = f"{metric.name} of {measurement.case_id} is left out: {error}"
         warnings.warn(words, MachineWarning, stacklevel=3)
         return None, None

@@ -1,4 +1,4 @@
-"""The metrics of this project, each declared once."""
+"""This project's metrics, each declared once."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ METRICS = (
         first_look=True,
     ),
     Metric(
-        # Every process begins with empty caches, so their times tell chance, as those of steps do.
+        # Every process begins with empty caches, so their times vary by chance as steps' do.
         # On an H200 starts of a compiled ResNet-50 differed by 6 to 11%.
         *("first_step", "time to the first step from cold caches", "s"),
         lambda seen, _: seen.first_step_s,

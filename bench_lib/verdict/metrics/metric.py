@@ -1,4 +1,4 @@
-"""The type of a metric: how it is read, which rule judges it, and what may explain it.
+"""The type of a metric: how it is read, which rule judges it, and what may explain a change.
 
 A metric is declared once (``builtin``, or another package's entry point) and then judged, stored,
 compared, exported and shown like every other.
@@ -79,7 +79,7 @@ class Metric:
     in_place_of_host: bool = False
     """Judged of host-bound cases only, where wall time alone is the host's."""
     told_as: str = ""
-    """The verdict's metric, where several tell of one thing; its own name where empty."""
+    """The verdict's metric, where several describe one thing; its own name where empty."""
     worse: str = "more"
     better: str = "less"
     """How a change is put into words; one of a time or a rate is ``slower`` or ``faster``."""

@@ -1,4 +1,4 @@
-"""Metrics of other programs: what their names say of unit and direction.
+"""Units and directions of other programs' metrics, from their names.
 
 PyTorch's benchmark record holds neither; its writers put the unit at the end of the name.
 """

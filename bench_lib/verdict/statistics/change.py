@@ -6,7 +6,7 @@ processes alike:
     x = case + side + process (+ run) (+ device, where the sides do not share them)
 
 Each component has a variance, estimated for each case and drawn towards that of the suite (Smyth,
-Linear models and empirical Bayes methods, 2004).  A difference is held against the tolerance by
+Linear models and empirical Bayes methods, 2004).  A difference is compared with the tolerance by
 one t test, whose degrees of freedom are those of a sum of variances (Satterthwaite, 1946), and a
 suite of n cases needs a p-value n times as small (Bonferroni).
 """
@@ -41,9 +41,9 @@ LEAST_PROCESSES = 5
 LEAST_CASES = 4
 """Fewer cases say nothing about how spreads are distributed."""
 LEAST_SUITE = 10
-"""Fewer cases tell nothing of how far apart two runs are."""
+"""Fewer cases say nothing about how far apart two runs are."""
 LEAST_FAMILY = 6
-"""Fewer cases tell nothing of how a device moves their family."""
+"""Fewer cases say nothing about how a device moves their family."""
 LEAST_RUNS = 5
 """Fewer runs, or devices, say little about how far the next is from them."""
 LEAST_SD = 0.0005
@@ -62,7 +62,7 @@ MOST_APART = 0.01
 FAR = 3.0
 """A difference of more than so many times that is no run's or device's work, and does not count."""
 GUESSED_RUN = 0.0015
-"""Standard deviation from run to run, where neither history nor suite tells."""
+"""Standard deviation from run to run, where neither history nor suite shows it."""
 GUESSED_DEVICE = {
     "graphs": (0.003, 0.0015),
     "networks": (0.005, 0.002),
@@ -74,10 +74,10 @@ GUESSED_DEVICE = {
 deviations.  Ten H200s differed by 0.3, 0.6, 0.6 and, the last two, 1.2%; on three of them the cases
 of a family were 0.1, 0.1, 0.2, 0.9 and 0.1% apart."""
 UNMEASURED = "unmeasured"
-"""The family of all cases on a vendor's devices where nobody measured how far these, or their runs,
-are apart.  There no guess decides: cases have no family that moves together, runs are apart by
-`MOST_APART` until the suite or the history tells, and devices by `UNKNOWN_APART` until the history
-knows `LEAST_RUNS` of them."""
+"""The family of all cases on a vendor's devices if nobody measured how far these, or their runs,
+are apart.  Nothing is guessed there: cases have no family that moves together, runs are apart by
+`MOST_APART` until the suite or the history shows it, and devices by `UNKNOWN_APART` until the
+history knows `LEAST_RUNS` of them."""
 UNKNOWN_APART = 0.1
 """A choice, so wide that nothing below a third slower is REGRESSED on a device that the baseline
 lacks."""
@@ -169,7 +169,7 @@ class Contrast:
     def devices(self) -> list[list[int]]:
         """Positions of the baseline's processes, those of one device together.
 
-        All are together if a device is unknown, or devices have too few each to tell the spread.
+        All are together if a device is unknown, or devices have too few each to show the spread.
         """
         count = 0 if self.baseline is None else len(self.baseline)
         found: dict[str, list[int]] = defaultdict(list)
@@ -309,8 +309,8 @@ def compare(
 ) -> list[Comparison | None]:
     """Compare a suite's contrasts, each with its tolerance.
 
-    None where nothing tells what chance makes of a case: with one process on each side, or one pair
-    and too few others.  ``others`` are cases that are not compared, but tell of the spread.
+    None where nothing shows how much a case varies by chance: with one process on each side, or
+    one pair and too few others.  ``others`` are cases that are not compared, but show the spread.
     """
     kept = _undisturbed([*contrasts, *others])
     spreads = _spreads(kept)
@@ -438,9 +438,9 @@ def _ordinary(group: Sequence[float], reach: float) -> list[int]:
 
 
 def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
-    """Return the variance between each case's processes, or pairs, as far as anything tells it.
+    """Return the variance between each case's processes, or pairs, as far as it is known.
 
-    Where many cases have one pair each, how far these are from their middle tells what is usual:
+    Where many cases have one pair each, how far these are from their middle shows what is usual:
     most of a suite did not change.  A single pair says nothing of its own case's spread.
     """
     own = pooled([contrast.groups for contrast in contrasts])
@@ -513,7 +513,7 @@ def fit_prior(own: Estimates) -> Estimate | None:
 
 @dataclass(frozen=True)
 class _Past:
-    """What earlier runs tell of a suite's cases."""
+    """What earlier runs show about a suite's cases."""
 
     run: Estimates
     """How far runs are apart."""
@@ -553,7 +553,7 @@ def _past(contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags) ->
 
 
 def _of_one_run(contrast: Contrast) -> list[Sequence[float]]:
-    """Return groups of processes that nothing else tells apart: each of one run and device."""
+    """Return groups of processes of one run and device each."""
     here: dict[Origin, list[float]] = defaultdict(list)
     origins = contrast.candidate_origins or [Origin()] * len(contrast.candidate)
     for value, origin in zip(contrast.candidate, origins, strict=True):
@@ -617,14 +617,14 @@ def usual_device(contrast: Contrast) -> float:
     return USUAL * math.sqrt(contrast.loads[DEVICE]) * guessed_device(contrast.family)
 
 
-# --- what this run tells --------------------------------------------------------------------
+# --- what this run shows --------------------------------------------------------------------
 
 
 class _Suite:
     """All contrasts of a suite, an entry of each array for a case."""
 
     def __init__(self, contrasts: list[Contrast], process: Estimates, tolerances: Floats) -> None:
-        """Estimate what earlier runs, and this one, tell of each component."""
+        """Estimate each component from earlier runs and from this one."""
         self.contrasts = contrasts
         self.process = process
         self.tolerances = tolerances
@@ -655,7 +655,7 @@ class _Suite:
     def error(self, processes: Floats | None = None) -> Estimates:
         """Return the differences' variance, with so many candidate processes.
 
-        Further ones tell of the case's spread as well.
+        Further ones also add to what is known of the case's spread.
         """
         count = self.candidates if processes is None else processes
         own = Estimates(
@@ -671,7 +671,7 @@ class _Suite:
         """Add what the suite's differences show beyond their errors.
 
         Unchanged software that differs by more than its processes explain, in case after case,
-        tells how far this run is from the others.  Cases on a device that the baseline lacks have
+        shows how far this run is from the others.  Cases on a device that the baseline lacks have
         no part in it: what that adds is their family's.
         """
         few = bool(past.runs.max() < LEAST_RUNS)
@@ -694,7 +694,7 @@ class _Suite:
     def _by_family(self, device: Estimates) -> Estimates:
         """Hold cases on a new device against their family, which the device moves together.
 
-        Its middle tells how far that is, among cases that a device explains.  How far these are
+        Its median shows how far that is, among cases that a device explains.  How far these are
         apart is seen as well, and drawn towards what is guessed.
         """
         is_new = (self.of_device > 0) & ~self.is_unmeasured

@@ -1,4 +1,4 @@
-"""Figures of one process's iterations besides their median."""
+"""Statistics of one process's iterations besides the median."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whether and when the level of a case's nightly times changed.
 
-One night shows little of a slow-down that is smaller than the spread between nights.  Several
+One night shows little of a slowdown that is smaller than the spread between nights.  Several
 nights show more, and one may look every night.  A Shiryaev-Roberts statistic adds up a Bayes factor
 for every night on which the level may have changed: how much better a change there explains the
 nights than one level does.  Successive nights may resemble each other, so nights are weighed by
@@ -55,7 +55,7 @@ WINDOWS = (12, 30, 80)
 """A long history is searched in windows of so many nights (Kovács et al., Seeded binary
 segmentation, 2023): short ones hold one change where changes are frequent."""
 CORRELATED = 20
-"""Nights of the windows that tell the correlation."""
+"""Nights of the windows that the correlation is estimated from."""
 DRIFT = 0.035 / 365
 """The level drifts by about so much a night within a window, along a straight line."""
 PRIOR_DEGREES = 20.0
@@ -138,7 +138,7 @@ class History:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Changes on the second night, the third, ..., each held against one level.
+    """Changes on the second night, the third, ..., each compared with one level.
 
     Arrays are (nights - 1,), or (windows, nights - 1).
     """

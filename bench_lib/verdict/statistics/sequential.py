@@ -1,4 +1,4 @@
-"""Which of ordered candidates is the first slow one, decided by as few pairs as possible.
+"""Finds the first slow one of ordered candidates with as few pairs as possible.
 
 Each position says that all candidates from it on are slower by one level, and none before it.  Its
 odds follow from all pairs together, whose noise need not be known (Student's t; the level of each

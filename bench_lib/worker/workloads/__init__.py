@@ -40,14 +40,14 @@ def build(case: Case, setting: Setting) -> Workload:
         return built
     if not callable(built):
         raise TypeError(
-            f"{case.workload} returned an object of type {type(built).__name__}; it has to return "
+            f"{case.workload} returned an object of type {type(built).__name__}; it must return "
             "a function that does one step, or a Workload"
         )
     return Workload(step=built)
 
 
 def _params(case: Case, setting: Setting) -> dict[str, Any]:
-    """Return what the factory is told: of a batch that the ranks share, this rank's part."""
+    """Return the factory's arguments: of a batch that the ranks share, this rank's part."""
     if not case.launch.strong:
         return case.params
     return {**case.params, "batch_size": int(case.params["batch_size"]) // setting.ranks}
@@ -57,7 +57,7 @@ def _factory(name: str) -> Callable[..., Any]:
     module, found, attribute = NAMED.get(name, name).partition(":")
     if not found:
         raise LookupError(
-            f"no workload {name!r}; there is {', '.join(NAMED)}, or package.module:factory"
+            f"no workload {name!r}; choose from {', '.join(NAMED)}, or package.module:factory"
         )
     factory: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return factory

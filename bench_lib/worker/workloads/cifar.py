@@ -1,4 +1,4 @@
-"""Networks at 32 by 32 pixels, and what is done to small images before a network sees them."""
+"""Networks for images of 32 by 32 pixels, and the preprocessing of these images."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Collectives: all ranks' calls of torch.distributed's default group.
+"""Collectives of torch.distributed's default group, called by all ranks.
 
 A call of a few bytes takes a GPU less time than Python needs to issue it.  So a step is as many
 calls as move TOGETHER bytes, and on a GPU several of them are recorded once and replayed as a
-graph.  The answer is checked afterwards, element by element, against what it has to be.
+graph.  The answer is checked afterwards, element by element, against what it must be.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Somebody else's program as a step: a server that is started and waited for, and its client.
+"""An external program as a step: a server that is started and waited for, and its client.
 
 A step is one run of the client; its time is the client's own figure, if the case names the format
 of its result, or else how long it ran.  Commands are words as a shell would split them, and no
@@ -59,7 +59,7 @@ def command(
     if start and not health:
         raise ValueError("start needs health, the URL that answers once the server is ready")
     if health and not health.startswith(("http://", "https://")):
-        raise ValueError(f"health is {health!r}; it has to be a URL of http")
+        raise ValueError(f"health is {health!r}; it must be a URL of http")
     programs = _Programs(bool(read.get("format")), result)
     try:
         if start:

@@ -1,4 +1,4 @@
-"""Compile modes: their effect, with options, on a network and on a step."""
+"""Compile modes and options, applied to a network or a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images to learn from: CIFAR-100, CIFAR-10 and MNIST, from their files or generated.
+"""Training images: CIFAR-100, CIFAR-10 and MNIST, from files or generated.
 
 Generated sets have the shapes, types and sizes of the real set and can be learnt: each class is a
 smooth pattern, and each image that pattern under noise.

@@ -1,4 +1,4 @@
-"""Ranks that keep one network together: each has a part of every block, and a batch of its own."""
+"""Shards a network over ranks with FSDP2; each rank has a batch of its own."""
 
 from __future__ import annotations
 

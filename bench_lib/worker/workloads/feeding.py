@@ -1,4 +1,4 @@
-"""How training gets its batches: one that stays, a data set on the device, or torch's DataLoader.
+"""Where training gets its batches: one fixed batch, data on the device, or torch's DataLoader.
 
 A feed has its batch always in the same place, which a graph of the step reads, and ``fetch`` puts
 the next one there.

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a step's operations, counted without data and without running them."""
+"""Counts the FLOPs and bytes of a step's operations without data and without running them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 APART = "apart"
-"""Stands for the operation if ``count`` was asked to tell those on some weights apart."""
+"""Stands for the operation if ``count`` was asked to count those on some weights apart."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A decoder-only transformer: training and generation; alone or with its ranks.
+"""Decoder-only transformers: training and generation, on one rank or several.
 
 ``prefill`` computes prompts and keeps their keys and values; ``decode`` adds a token to each
 sequence, the likeliest, one a step.  Tokens are random and stay on the device, and weights stay

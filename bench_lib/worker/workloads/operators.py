@@ -54,7 +54,7 @@ MOST_SETS = 256
 FEW_SETS = 3
 """Up to so many sets a call moves enough to outlast issuing it, and is a step by itself."""
 EDGES = 128
-"""Rows and columns of a product's result, first and last, that are held against the reference
+"""Rows and columns of a product's result, first and last, that are compared with the reference
 one by one."""
 SDP_BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -212,7 +212,7 @@ def _step(calls: list[OperatorCall], per_step: int) -> Callable[[], None]:
 
 
 def _wider(dtype: torch.dtype) -> torch.dtype:
-    """Return what results are held against."""
+    """Return the precision of the reference."""
     return torch.float64 if dtype == torch.float32 else torch.float32
 
 

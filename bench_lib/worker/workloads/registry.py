@@ -1,4 +1,4 @@
-"""torchvision's networks, their sizes, and how each is constructed."""
+"""torchvision's networks, their input sizes, and how each is constructed."""
 
 from __future__ import annotations
 

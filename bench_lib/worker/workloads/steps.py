@@ -1,4 +1,4 @@
-"""Steps of networks: the common part of inference and training of every kind of network.
+"""What inference and training steps of all kinds of networks share.
 
 A kind of network describes itself and its loss in a ``BuiltNetwork``.  ``InferenceStep`` and
 ``TrainingStep`` run it, and compare it with FP32 eager.

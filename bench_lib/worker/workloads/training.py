@@ -1,4 +1,4 @@
-"""Training an image network for real: fed with new images each step, and learning from them.
+"""Real training of an image network, fed with new images in each step.
 
 Three things are kept apart: the device's step alone (``fixed``), the input pipeline alone (network
 ``none``), and both together (``device``, ``loader``).  If a network learns, losses and accuracies

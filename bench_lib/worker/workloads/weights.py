@@ -1,4 +1,4 @@
-"""Weights of fresh networks: made to answer as trained ones do, and to be kept in fewer bits."""
+"""Weights of fresh networks: random but well behaved, and quantized where asked."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Machine:
     torch_brings_rocm: bool = False
     """Whether torch has ROCm's libraries among its own files, as from PyTorch's index."""
     has_wheels: bool = False
-    """Whether ROCm is in AMD's wheels, in place of packages of the system."""
+    """Whether ROCm is in AMD's wheels, instead of packages of the system."""
     legacy: str | None = None
     """A ROCm in ``/opt/rocm`` that somebody left there beside the wheels."""
     kernels: Sequence[str] | None = None
