@@ -122,8 +122,8 @@ def _compared(verdict: Verdict, finding: Difference) -> Iterator[str]:
     change = f"{_change(verdict, verdict.ratio)} than {_whom(verdict, finding)}"
     if finding.is_certain is None:
         yield change
-        remedy = ": accept a baseline of five" if finding.baseline else ""
-        yield f"one alone cannot tell software from chance{remedy}"
+        remedy = ": accept a baseline of five processes" if finding.baseline else ""
+        yield f"one alone cannot tell a change from noise{remedy}"
     else:
         if verdict.interval is not None:
             low, high = (_percent(bound - 1, signed=True) for bound in verdict.interval)
@@ -136,7 +136,9 @@ def _compared(verdict: Verdict, finding: Difference) -> Iterator[str]:
                 beyond = f"beyond the tolerance of {percent(verdict.tolerance or 0.0)}, "
                 is_enough = n >= (AGREEING if finding.baseline else LEAST_PAIRS)
                 few = f"one {one} decides" if n == 1 else f"{many(n, one)} decide"
-                yield beyond + ("but not beyond chance" if is_enough else f"but {few} nothing")
+                yield beyond + (
+                    "but within what chance explains" if is_enough else f"but {few} nothing yet"
+                )
     yield from _limits(verdict, finding)
 
 
@@ -150,14 +152,15 @@ def _limits(verdict: Verdict, finding: Difference) -> Iterator[str]:
         )
     elif finding.detects is not None:
         least = percent(min(finding.detects, 10.0))
-        yield f"{units} vary by {percent(finding.limit_sd)}, so nothing below {least} could be seen"
+        variation = f"{units} vary by {percent(finding.limit_sd)}"
+        yield f"{variation}, so a slowdown below {least} would go unnoticed"
     if finding.family is not None:
         moved = _change(verdict, finding.family)
-        yield f"without what its family shares on this device, which is {moved}"
+        yield f"without the shift that its family shares on this device, {moved}"
     if finding.set_aside:
-        yield f"{many(finding.set_aside, 'disturbed process')} set aside"
+        yield f"{many(finding.set_aside, 'disturbed process')} ignored"
     if finding.is_certain is not None and 0 < finding.baseline < LEAST_PROCESSES:
-        yield f"with fewer than {LEAST_PROCESSES} baseline processes their spread is a guess"
+        yield f"with fewer than {LEAST_PROCESSES} baseline processes the spread is a guess"
     if finding.moved is not None:
         some, cases = finding.moved
         yield f"{some} of {cases} cases moved this way: look for a common cause"
@@ -190,16 +193,20 @@ def _whom(verdict: Verdict, finding: Difference) -> str:
 def _clock(finding: ClockChange) -> Iterator[str]:
     if finding.cycles is None:
         way = "lower" if finding.change < 0 else "higher"
-        yield f"the clock was {abs(finding.change):.1%} {way}" if finding.change else "clocks equal"
+        yield (
+            f"the clock was {abs(finding.change):.1%} {way}"
+            if finding.change
+            else "the clock was the same"
+        )
         return
     clocks = f"{finding.here_mhz:.0f} MHz against {finding.baseline_mhz:.0f} MHz in the baseline"
     if finding.power_w is not None:
         clocks += f"; power {finding.power_w[0]:.0f} W against {finding.power_w[1]:.0f} W"
     by = f"{abs(finding.cycles - 1):.1%} {'slower' if finding.cycles > 1 else 'faster'}"
     if finding.leaves_doubt:
-        yield f"in time × clock {by}, which is not beyond chance: {clocks}"
+        yield f"in time × clock {by}, which chance may explain: {clocks}"
     else:
-        yield f"the clock's: {clocks}; in time × clock {by}"
+        yield f"explained by the clock: {clocks}; in time × clock {by}"
 
 
 def _host_bound(finding: HostBound) -> Iterator[str]:
@@ -246,8 +253,8 @@ def _other_state(verdict: Verdict, finding: OtherState) -> str:
         return f"not compared: caches were {finding.here} here and not in {_baseline(verdict)}"
     if finding.of == "device time":
         sources = f"{finding.here} here, {finding.baseline} in {_baseline(verdict)}"
-        return f"no device time to compare ({sources}), and wall time alone is the host's"
-    return f"measured {finding.here} here and {finding.baseline} in the baseline; accept a run anew"
+        return f"no device time to compare ({sources}), and the wall time alone shows the host"
+    return f"measured {finding.here} here and {finding.baseline} in the baseline; accept a new run"
 
 
 def _unaccepted(verdict: Verdict, finding: Unaccepted) -> Iterator[str]:
@@ -255,10 +262,10 @@ def _unaccepted(verdict: Verdict, finding: Unaccepted) -> Iterator[str]:
         value = verdict.value
         yield f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
     if finding.published is None:
-        yield "nothing accepted yet to hold it against"
+        yield "no accepted baseline yet to compare it with"
     if finding.spread is not None:
-        spread = f"iterations of a process spread by {finding.spread:.1%}, above {TRUST:.0%}"
-        yield f"{spread}, where trust in the timing ends"
+        spread = f"iterations within a process vary by {finding.spread:.1%}, above {TRUST:.0%}"
+        yield f"{spread}, where timings are no longer trusted"
     if not finding.is_finite:
         yield "the answer holds infinities or NaN"
     if finding.published is not None:
@@ -274,6 +281,6 @@ def _beside(published: Published, rate: float | None) -> Iterator[str]:
     if published.low is not None and published.high is not None:
         figure += f" ({quantity(published.low)} to {quantity(published.high)})"
     yield figure + ("" if rate is None else f", {rate / published.rate:.3g} times that")
-    yield "not judged by"
+    yield "for information only"
     yield published.caveat
     yield f"source: {published.source}"

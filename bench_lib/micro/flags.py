@@ -48,7 +48,7 @@ class Compiling:
 def read_context(text: str) -> Compiling:
     """Parse the dictionary of ``--compileContext``; raises UserError, which says what is wrong.
 
-    It has to be a literal, so no code in it runs.  ``'True'`` means True, ``'False'`` False.
+    It must be a literal, so no code in it runs.  ``'True'`` means True, ``'False'`` False.
     """
     try:
         context = ast.literal_eval(text.strip() or "{}")
@@ -105,7 +105,7 @@ def _truth(name: str, value: Any) -> bool:
     """Convert a word or a number to a truth value; None is false."""
     values = {"true": True, "1": True, "false": False, "0": False, "none": False}
     if (truth := values.get(str(value).strip().lower())) is None:
-        raise _wrong(f"{name} is {value!r}; it has to be True or False")
+        raise _wrong(f"{name} is {value!r}; it must be True or False")
     return truth
 
 

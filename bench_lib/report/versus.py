@@ -66,7 +66,7 @@ def _checked(run: Run) -> Run:
 
 def title(run: Run) -> str:
     """Describe a run."""
-    end = "" if run.finished else "; it did not come to its end, and may lack cases"
+    end = "" if run.finished else "; it did not finish, and may lack cases"
     return f"run {run.run_id} on {run.key}, {run.started}{end}"
 
 
