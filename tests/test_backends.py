@@ -146,7 +146,7 @@ def test_a_context_on_another_kind_of_device_is_not_taken_for_it(package, machin
     gpu = detected(machine)[0]
     assert backends.confirm(gpu, Device(type="xpu", name="Intel Max 1550")) == []
     assert backends.confirm(gpu, Device(type="cpu", name="Xeon")) == [
-        "the machine offers intel-0bd5, the context opened cpu Xeon"
+        "detected intel-0bd5, but the process opened cpu Xeon"
     ]
 
 
@@ -167,7 +167,7 @@ def test_a_backend_that_cannot_be_used_is_a_warning(package, machine, module, ca
 def test_a_backend_that_fails_to_look_is_a_warning(package, machine):
     module = package / "bench_xpu.py"
     module.write_text(module.read_text().replace("found = []", "raise OSError('no bus')"))
-    with pytest.warns(MachineWarning, match="no GPU of intel is used: OSError: no bus"):
+    with pytest.warns(MachineWarning, match="no intel GPU is used: OSError: no bus"):
         assert [device.vendor for device in detected(machine)] == ["cpu"]
 
 
@@ -206,15 +206,15 @@ def test_a_device_of_an_unknown_vendor_is_not_measured():
     with pytest.raises(UnknownVendorError) as caught:
         backends.visibility(STRANGE)
     assert str(caught.value) == (
-        "intel-0bd5 cannot be measured: no backend here knows the vendor 'intel', only amd, cpu, "
-        "nvidia; install the package that brings one (docs/adding-a-backend.md)"
+        "intel-0bd5 cannot be measured: there is no backend for the vendor 'intel', only for amd, "
+        "cpu, nvidia; install the package that has one (docs/adding-a-backend.md)"
     )
 
 
 def test_a_device_of_an_unknown_vendor_is_not_watched_as_something_else():
     seen, cause = look_once(STRANGE)
     assert seen is None
-    assert "cannot be watched: no backend here knows the vendor 'intel'" in cause
+    assert "cannot be watched: there is no backend for the vendor 'intel'" in cause
 
 
 def test_what_was_recorded_on_an_unknown_vendor_is_shown_and_judged():

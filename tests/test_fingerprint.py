@@ -608,9 +608,7 @@ def test_render_nodes_have_to_be_open_to_this_user(tmp_path, write, monkeypatch,
     monkeypatch.setattr(os, "access", lambda path, _: Path(path).name in usable)
     found = check("/dev/dri/renderD*", checks(tmp_path, {}, [GPU]))
     assert (found.ok, found.fatal) == (ok, not ok)
-    assert found.detail == (
-        "1 of 2 can be opened" if ok else "none of 2 may be opened by this user"
-    )
+    assert found.detail.startswith("1 of 2" if ok else "none of 2")
 
 
 def test_a_machine_without_gpus_is_asked_nothing_about_them(tmp_path):

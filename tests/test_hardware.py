@@ -229,7 +229,7 @@ def test_nodes_that_this_container_may_not_read_are_not_its_devices(machine):
 def test_a_gpu_of_which_the_kernel_shows_no_list_is_warned_of(machine):
     (machine.root / "dev").mkdir(parents=True, exist_ok=True)
     (machine.root / "dev/kfd").touch()
-    with pytest.warns(RuntimeWarning, match="there is a /dev/kfd, but .* let the container see"):
+    with pytest.warns(RuntimeWarning, match="/dev/kfd exists, but .* let the container see"):
         (device,) = machine.detect()
     assert device.vendor == "cpu"
 
@@ -402,9 +402,9 @@ def test_indices_among_different_nvidia_gpus_are_warned_of(machine, nvml):
     [
         ("echo Segmentation fault >&2; exit 139", "Segmentation fault"),
         ("exit 3", "NVML ended with status 3: nothing"),
-        ("echo '[]'", r"the process that asks NVML said '\[\]'"),
-        ("echo '{}'", r"the process that asks NVML said '\{\}'"),
-        ("echo loading", "the process that asks NVML did not print JSON .*loading"),
+        ("echo '[]'", r"the process that queries NVML said '\[\]'"),
+        ("echo '{}'", r"the process that queries NVML said '\{\}'"),
+        ("echo loading", "the process that queries NVML did not print JSON .*loading"),
         ("echo '{\"devices\": [7]}'", "no NVIDIA GPU"),
         (
             'echo \'{"error": "NVML: Driver/library version mismatch"}\'',

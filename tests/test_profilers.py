@@ -201,7 +201,7 @@ def test_a_header_without_rows_says_that_nothing_ran(tmp_path):
 def test_a_database_is_told_with_how_to_get_csv(tmp_path):
     file = tmp_path / "case_kernel_trace.csv"
     file.write_bytes(results.DATABASE + b"\0" * 80)
-    with pytest.raises(ToolError, match=r"is a database and no CSV; .*rocpd convert -i"):
+    with pytest.raises(ToolError, match=r"is a database, not CSV; .*rocpd convert -i"):
         RocmProfiler("rocprofv3").results(tmp_path)
 
 

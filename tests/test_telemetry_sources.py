@@ -224,7 +224,7 @@ def test_a_partition_reads_the_power_and_heat_of_its_card(tmp_path, card, number
 def test_a_partition_s_load_is_that_of_its_own_dies_under_revision_1_9(mode, busy):
     dies = [10, 30, 50, 70, 75, 85, 90, 95]
     device = replace(PARTITION, compute_partition=mode)
-    seen = sensors._in_our_words(metrics.read(table(9, gfx_busy_inst=dies)), partition(device))
+    seen = sensors._converted(metrics.read(table(9, gfx_busy_inst=dies)), partition(device))
     assert seen["utilization"] == busy
 
 
@@ -257,7 +257,7 @@ def counters(*counts: int) -> dict[str, int]:
 
 
 def throttling(content: bytes) -> dict[str, Any]:
-    seen = sensors._in_our_words(metrics.read(content), None)
+    seen = sensors._converted(metrics.read(content), None)
     return {name: seen[name] for name in ("ticks", "counters", "throttle") if name in seen}
 
 
@@ -525,7 +525,7 @@ def test_a_partition_has_no_clock_or_load_where_only_its_card_s_is_known(
         ({}, "AttributeError"),
         (
             {"amdsmi_init": lambda: None, "amdsmi_get_processor_handles": list},
-            "no GPU at 0000:0c:00.0, only at nowhere",
+            "no GPU at 0000:0c:00.0; found none",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The interface of a vendor's backend, with the answers that most vendors share."""
+"""The interface of a vendor's backend, with defaults that suit most vendors."""
 
 from __future__ import annotations
 
@@ -24,50 +24,50 @@ class Check:
     """None if unknown or not applicable."""
     detail: str
     remedy: str = ""
-    """The remedy; empty unless `ok` is False."""
+    """Empty unless `ok` is False."""
     fatal: bool = False
-    """Whether the suite cannot run here, where `ok` is False; else its results are worse."""
+    """If `ok` is False: whether the suite cannot run, rather than run with worse results."""
 
 
 def good(name: str, detail: str) -> Check:
-    """Say that all is well."""
+    """Return a check that passed."""
     return Check(name, ok=True, detail=detail)
 
 
 def stops(name: str, detail: str, remedy: str) -> Check:
-    """Say what keeps the suite from running, or makes whole groups of its cases errors."""
+    """Return a problem that keeps the suite, or whole groups of its cases, from running."""
     return Check(name, ok=False, detail=detail, remedy=remedy, fatal=True)
 
 
-def warns(name: str, detail: str, remedy: str) -> Check:
-    """Say what makes results less steady, fewer or doubtful."""
+def spoils(name: str, detail: str, remedy: str) -> Check:
+    """Return a problem that makes results noisier, fewer or less reliable."""
     return Check(name, ok=False, detail=detail, remedy=remedy)
 
 
 def unknown(name: str, detail: str) -> Check:
-    """Say what could not be found out, or does not apply."""
+    """Return a check whose answer is unknown or that does not apply."""
     return Check(name, ok=None, detail=detail)
 
 
 def other_processes(pids: list[str]) -> Check:
-    """Say which processes have the GPUs open before the suite opens them."""
+    """List the processes that have the GPUs open before the suite opens them."""
     if not pids:
         return good(OTHER_PROCESSES, "none")
-    remedy = "wait for them or end them; measurements beside them are discarded"
-    return warns(OTHER_PROCESSES, f"{len(pids)}: {', '.join(pids[:8])}", remedy)
+    remedy = "wait for them or end them; measurements taken meanwhile are discarded"
+    return spoils(OTHER_PROCESSES, f"{len(pids)}: {', '.join(pids[:8])}", remedy)
 
 
 @dataclass(frozen=True)
 class Software:
-    """A vendor's software on this machine; unknown parts are None or empty."""
+    """A vendor's software on this machine; unknown values are None or empty."""
 
     driver: str | None = None
-    """The kernel's driver and its version, as ``amdgpu 6.10.5``."""
+    """The kernel driver and its version, such as ``amdgpu 6.10.5``."""
     firmware: frozenset[str] = frozenset()
     """Versions of the GPUs' video BIOS."""
     rocm: str | None = None
     libraries: Mapping[str, str] = field(default_factory=dict)
-    """Versions by the library's name."""
+    """Version by library name."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ class Build:
 
     version: str | None = None
     doubt: str = ""
-    """Why it does not go with this machine; empty if it does."""
+    """Why it may not match this machine; empty if it matches."""
 
 
 class Backend(Protocol):
-    """One vendor's devices.  A subclass gives the abstract parts, and any others that differ.
+    """One vendor's devices.  A subclass implements the abstract methods and overrides defaults.
 
-    The answers here fit a GPU of a vendor that needs nothing of its own.  Nothing may raise because
-    a driver is missing or broken: an unreadable value is None, or empty.
+    The defaults suit a GPU without special needs.  No method may raise because a driver is missing
+    or broken, unless its docstring says so: a value that cannot be read is None or empty.
     """
 
     name: str
@@ -91,62 +91,62 @@ class Backend(Protocol):
     variables: Sequence[str] = ()
     """Environment variables that hide or renumber its devices."""
     hidden: Mapping[str, str] = {}
-    """Variables that hide all of its devices from a worker."""
+    """Environment variables, with values, that hide all of its devices from a worker."""
     is_gpu: bool = True
     torch_type: str = "cuda"
     """Torch's name for its devices."""
     clock: str = "clock"
-    """The clock in telemetry, in words."""
+    """What reports call the clock in its telemetry."""
     telemetry_remedy: str = ""
-    """The remedy if a device cannot be watched."""
+    """The remedy if a device's telemetry cannot be read."""
     is_measured: bool = False
-    """Whether the constants that were measured on an H200 may decide on its devices."""
+    """Whether constants that were measured on an H200 apply to its devices."""
     untried: str = ""
-    """What nobody has tried on its devices, and what their first owner can do about it."""
+    """What is untested on its devices, and how their first user can help; empty if nothing."""
     checks_processes: bool = False
     """Whether `checks` lists the processes that have its devices open."""
 
-    # --- finding and pinning ---------------------------------------------------------------
+    # --- detection and visibility ---------------------------------------------------------------
 
     @abstractmethod
     def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
-        """List the devices that torch would show in this environment, numbered from 0.
+        """List the devices as torch numbers them in this environment, starting at 0.
 
         `root` is the folder of ``/sys``, ``/proc`` and ``/dev``.
         """
 
     @abstractmethod
     def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
-        """Choose variables that leave a worker only `device`; ValueError where none can.
+        """Return environment variables under which a worker sees only `device`.
 
-        `device` was detected under the same `environ`.
+        `device` was detected under the same `environ`.  Raises ValueError if none can do it.
         """
 
     def as_detected(self, device: Hardware, seen: Device) -> Device:
-        """Return what a context saw in the words and units in which `device` was detected."""
+        """Return `seen`, as a process reports it, in the spelling and units of `device`."""
         return seen
 
     def is_arch(self, arch: str) -> bool:
-        """Whether an architecture that torch names can be this vendor's."""
+        """Whether an architecture, in torch's spelling, can be this vendor's."""
         return True
 
     def lock_name(self, device: Hardware) -> str:
-        """Return what identifies a device among all of this host."""
+        """Return a name that no other device of this host has."""
         return device.uuid or f"{device.key}-{device.index}"
 
-    # --- watching and comparing ------------------------------------------------------------
+    # --- telemetry and comparison ----------------------------------------------------------
 
     @abstractmethod
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
-        """Choose how to watch a device; raises with the cause if there is no way.
+        """Return a source of a device's telemetry; raises with the cause if there is none.
 
-        Descendants of the process `ancestor` are not asked whether they are busy.
+        Descendants of the process `ancestor` need not be checked for being busy.
         """
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
-        """Return what else has to be equal for a comparison.
+        """Return further conditions that must be equal for a comparison.
 
-        `cold` says that the case was measured with empty caches.
+        `cold` means that the case was measured with empty caches.
         """
         return {}
 
@@ -155,24 +155,24 @@ class Backend(Protocol):
         return "tf32" in device.peak_tflops
 
     def profilers(self) -> Profilers | None:
-        """Return the profilers that can watch a whole application; None without any."""
+        """Return the vendor's profilers of whole applications; None if it has none."""
         return None
 
-    # --- what this machine has -------------------------------------------------------------
+    # --- this machine's software -----------------------------------------------------------
 
     def is_present(self, root: Path) -> bool:
-        """Whether the kernel has a driver for its devices, or sees one on the bus without."""
+        """Whether the kernel has the vendor's driver, or a device of it without a driver."""
         return False
 
     def software(self, root: Path, environ: Mapping[str, str]) -> Software:
-        """Read the versions of what the vendor has installed."""
+        """Read the versions of the vendor's installed software."""
         return Software()
 
     def caches(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Say how full each of its caches is, as `bench_lib.backends.folders` words it."""
+        """Describe how full each of its caches is, in the form of `bench_lib.backends.folders`."""
         return {}
 
-    # --- what bench-lib env asks -----------------------------------------------------------
+    # --- checks of bench-lib env -----------------------------------------------------------
 
     def checks(
         self,
@@ -180,7 +180,7 @@ class Backend(Protocol):
         environ: Mapping[str, str],
         devices: Sequence[Hardware],
     ) -> list[Check]:
-        """Look for what keeps its devices from measuring; `devices` are those detected."""
+        """Check what its devices need to be measured; `devices` are those detected."""
         return []
 
     def torch_build(
@@ -188,32 +188,32 @@ class Backend(Protocol):
         versions: Mapping[str, str],
         software: Software,
     ) -> Build | None:
-        """Return torch's build, by ``torch/version.py``; None if it is not for this vendor."""
+        """Return torch's build, from ``torch/version.py``; None if it is for another vendor."""
         return None
 
     def torch_index(self, software: Software) -> str:
-        """Say where pip finds a torch for this machine; empty for the usual place."""
+        """Say where pip finds a torch for this machine; empty for the default index."""
         return ""
 
 
 class UnknownVendorError(UserError):
-    """A device cannot be measured, since no backend knows its vendor."""
+    """A device cannot be measured because no backend knows its vendor."""
 
 
 class Unknown(Backend):
-    """A device that no backend knows: a history file names it, or its package is not installed.
+    """A vendor without a backend, from a history file or a package that is not installed.
 
-    It can be shown and judged, and neither pinned nor watched.
+    Its devices can be shown and judged, but not measured.
     """
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        """Stand for the vendor `name`, where backends are `known` for others."""
+        """Stand for the vendor `name`; `known` are the vendors that have backends."""
         self.name = name
-        self.is_gpu = bool(name)  # without a vendor nothing at all is known of the device
+        self.is_gpu = bool(name)  # without a vendor, nothing is known about the device
         self._known = known
 
     def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
-        """Return none: nobody knows where to look."""
+        """Return an empty list: there is no way to search."""
         return []
 
     def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
@@ -221,40 +221,40 @@ class Unknown(Backend):
         raise self._refusal(device, "cannot be measured")
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
-        """Raise UnknownVendorError: the device is not watched."""
+        """Raise UnknownVendorError: the device has no telemetry."""
         raise self._refusal(device, "cannot be watched")
 
     def _refusal(self, device: Hardware, what: str) -> UnknownVendorError:
         return UnknownVendorError(
-            f"{device.key} {what}: no backend here knows the vendor {self.name!r}, only "
-            f"{', '.join(self._known)}; install the package that brings one (docs/"
+            f"{device.key} {what}: there is no backend for the vendor {self.name!r}, only for "
+            f"{', '.join(self._known)}; install the package that has one (docs/"
             "adding-a-backend.md)"
         )
 
 
-# --- variables that hide devices and renumber them ---------------------------------------
+# --- variables that hide and renumber devices --------------------------------------------
 
 
 def named(words: Iterable[str], devices: Sequence[Hardware]) -> list[Hardware]:
-    """Find the devices that indices or starts of uuids mean, up to the first of no meaning."""
-    found = []
+    """Return the devices with these indices or uuid prefixes, up to the first that matches none."""
+    chosen = []
     for word in words:
         if word.isdecimal():
-            alike = list(devices[int(word) : int(word) + 1])
+            matches = list(devices[int(word) : int(word) + 1])
         else:
-            # Shorter than "GPU-" and a digit is no uuid, to either runtime.
+            # Both runtimes ignore a prefix that is shorter than "GPU-" and a digit.
             prefix = word.lower() if len(word) > 4 else None
-            alike = [d for d in devices if prefix and (d.uuid or "").lower().startswith(prefix)]
-        if len(alike) != 1:
+            matches = [d for d in devices if prefix and (d.uuid or "").lower().startswith(prefix)]
+        if len(matches) != 1:
             break
-        found += alike
-    return found
+        chosen += matches
+    return chosen
 
 
 def word_for(device: Hardware, name: str, value: str | None) -> str:
-    """Choose what the variable `name`, now `value`, must say to mean `device` alone.
+    """Return the setting of the variable `name`, now `value`, that shows only `device`.
 
-    Raises ValueError where the value shows fewer devices than were detected.
+    Raises ValueError if `value` shows fewer devices than were detected.
     """
     if value is None:
         return str(device.index)

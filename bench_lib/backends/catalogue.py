@@ -1,4 +1,4 @@
-"""The key, name and peaks of a device, from its ids and not from its marketing name."""
+"""Identifies a device by its ids rather than its marketing name: its key, name and peaks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ else:
     import tomli as tomllib
 
 MEMORY_TOLERANCE = 0.03
-"""Sources of a memory size differ by what driver and firmware keep for themselves."""
+"""Reported memory sizes differ by what the driver and the firmware reserve."""
 
 _CAP_TOLERANCE_W = 1.0
 PARTITIONS = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
-"""Into how many devices a mode divides a card; CPX makes one of each of its dies."""
+"""Number of devices that a mode splits a card into; CPX makes each die a device."""
 _DESIGNATION = re.compile(r"\b[A-Z]+\d{2,}[A-Z]*\b")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One GPU of a ``peaks.toml``; figures that are not known are None."""
+    """One GPU of a ``peaks.toml``; unknown figures are None."""
 
     key: str
     name: str
@@ -42,39 +42,39 @@ class Model:
     board_power_w: float | None = None
     gb_per_s: float | None = None
     tflops: Mapping[str, float] = field(default_factory=dict)
-    """By precision."""
+    """Peak by precision, in 10^12 operations per second."""
 
 
 @functools.cache
 def read(path: Path) -> list[Model]:
-    """Read a ``peaks.toml``, in which each figure stands beside the name of its source."""
+    """Read a ``peaks.toml``, in which each figure has the name of its source."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     return [Model(**_figures(row)) for row in document["gpu"]]
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row without the names of its sources."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, dict):
-            found[name] = _figures(value)
+            figures[name] = _figures(value)
         elif isinstance(value, list) and name != "pci_ids":
-            found[name] = value[0]
+            figures[name] = value[0]
         elif name != "ids_source":
-            found[name] = value
-    return found
+            figures[name] = value
+    return figures
 
 
 def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False) -> Hardware:
-    """Give `device` its key, name and peaks, from the `models` of its vendor.
+    """Return `device` with the key, name and peaks of its entry among its vendor's `models`.
 
-    `by_arch` says that without a PCI id the architecture and the size identify a model.
+    With `by_arch`, a device without a PCI id is identified by its architecture and size.
 
-    A partition of a card gets its own key, ``mi300x-cpx-nps4``, and its share of the peaks; none if
-    its units are not those of its mode, and no bandwidth if the mode of the memory is unknown.  A
-    device that is no partition and has not the compute units of its model (a virtual machine's
-    share, say) is keyed by them: ``mi300x-38cu``.  A device that is not in the catalogue has no
-    peaks and is keyed by its ids, ``amd-gfx942-74ff``, or without a PCI id by its size,
+    A partition of a card has a key such as ``mi300x-cpx-nps4`` and its share of the peaks: no peaks
+    if its compute units do not match its mode, and no bandwidth if its memory mode is unknown.  A
+    device that is not a partition but has fewer or more compute units than its model (in a virtual
+    machine, for example) has them in its key: ``mi300x-38cu``.  A device that is not in `models`
+    has no peaks.  Its key has its ids, ``amd-gfx942-74ff``, or without a PCI id its size,
     ``amd-gfx942-304cu-192gb``.
     """
     model = _model(device, models, by_arch=by_arch)
@@ -83,8 +83,8 @@ def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False
         own = _own_key(device, by_arch=by_arch)
         return replace(device, key=own + suffix, name=device.name or own)
     device = replace(device, name=_name(device, model))
-    # One memory partition owns its part of the channels.  A compute partition can reach all of
-    # them, so this is a bound, and not what it reaches when its neighbours are busy.
+    # A memory partition owns its part of the channels.  A compute partition can use all of them,
+    # so this is an upper bound, which it does not reach while its neighbours are busy.
     domains = _domains(device)
     bandwidth = model.gb_per_s / domains if model.gb_per_s and domains else None
     if _partitions(device, model) == 1 and _units_agree(device, model) is False:
@@ -97,7 +97,7 @@ def identify(device: Hardware, models: Sequence[Model], *, by_arch: bool = False
 
 
 def _modes(device: Hardware) -> str:
-    """Name the partition that a device is, as ``-cpx-nps4``; nothing for a whole card."""
+    """Return a partition's suffix of the key, such as ``-cpx-nps4``; empty for a whole card."""
     compute, memory = device.compute_partition or "SPX", device.memory_partition
     if compute == "SPX" and memory in (None, "NPS1"):
         return ""
@@ -105,43 +105,43 @@ def _modes(device: Hardware) -> str:
 
 
 def _own_key(device: Hardware, *, by_arch: bool) -> str:
-    """Name a device that is in no row so that a different one has another name."""
-    own = pci_id(device.pci_device_id)
-    ids = [_arch(device) if by_arch or not own else None, own]
+    """Return a key for a device that is not in the catalogue."""
+    own_id = pci_id(device.pci_device_id)
+    ids = [_arch(device) if by_arch or not own_id else None, own_id]
     size = []
-    if not own:
+    if not own_id:
         size = [
             device.compute_units and f"{device.compute_units}cu",
             device.memory_bytes and f"{device.memory_bytes / 2**30:.0f}gb",
         ]
-    return "-".join([device.vendor, *([word for word in ids + size if word] or ["gpu"])])
+    return "-".join([device.vendor, *([part for part in ids + size if part] or ["gpu"])])
 
 
 def _name(device: Hardware, model: Model) -> str:
-    """Keep the name that the machine gives if it says the model, as ``AMD Instinct MI300X VF``.
+    """Return the machine's name if it names the model, such as ``AMD Instinct MI300X VF``.
 
-    ``AMD Radeon Graphics`` and a sibling's name do not, and where a card is several devices
-    its name is not one device's.
+    Otherwise, as for ``AMD Radeon Graphics``, return the catalogue's name, and also if a card is
+    several devices, because the machine's name is the card's.
     """
-    says_so = set(_DESIGNATION.findall(model.name)) & set(_DESIGNATION.findall(device.name))
-    return device.name if says_so and not model.die_of_card else model.name
+    names_model = set(_DESIGNATION.findall(model.name)) & set(_DESIGNATION.findall(device.name))
+    return device.name if names_model and not model.die_of_card else model.name
 
 
 def _domains(device: Hardware) -> int | None:
-    """Return the number of parts of the memory; None if a partition does not say."""
-    whole = device.compute_partition in (None, "SPX")
-    match = re.fullmatch(r"NPS([1-9]\d*)", device.memory_partition or ("NPS1" if whole else ""))
+    """Return the number of memory partitions of the card; None if unknown."""
+    is_whole = device.compute_partition in (None, "SPX")
+    match = re.fullmatch(r"NPS([1-9]\d*)", device.memory_partition or ("NPS1" if is_whole else ""))
     return int(match[1]) if match else None
 
 
 def _partitions(device: Hardware, model: Model) -> int | None:
-    """Return into how many devices a `model` in the mode of `device` is divided; None unknown."""
+    """Return how many devices a `model` makes in the mode of `device`; None if unknown."""
     mode = device.compute_partition or "SPX"
     return model.xcds if mode == "CPX" else PARTITIONS.get(mode)
 
 
 def _share(device: Hardware, model: Model) -> float | None:
-    """Return a device's part of `model`; None if that is unknown or contradicted."""
+    """Return a device's fraction of `model`; None if it is unknown or contradictory."""
     parts = _partitions(device, model)
     if not parts:
         return None
@@ -152,14 +152,14 @@ def _share(device: Hardware, model: Model) -> float | None:
 
 
 def _model(device: Hardware, models: Sequence[Model], *, by_arch: bool) -> Model | None:
-    """Find the row of `device`: by PCI id, or if none can be read by other facts.
+    """Return the model of `device`, by PCI id or, if that cannot be read, by other properties.
 
-    An id that is in no row is another product, however alike: an H200 NVL has all of an
-    H200's figures but its speed.
+    An id that no row has is another product, however similar: an H200 NVL has all the figures of
+    an H200 except its speed.
     """
-    own, rows = pci_id(device.pci_device_id), list[Model]()
-    if own:
-        rows = [row for row in models if own in row.pci_ids]
+    own_id, rows = pci_id(device.pci_device_id), list[Model]()
+    if own_id:
+        rows = [row for row in models if own_id in row.pci_ids]
         if len(rows) > 1:
             rows = [row for row in rows if row.compute_units == device.compute_units]
     elif by_arch:
@@ -168,9 +168,9 @@ def _model(device: Hardware, models: Sequence[Model], *, by_arch: bool) -> Model
 
 
 def _fits(device: Hardware, model: Model) -> bool:
-    """Whether units agree with `model`, and neither memory nor the power cap contradict.
+    """Whether the compute units match `model`, and neither memory nor power cap contradict it.
 
-    A cap above what the board may draw does.  A lower one is an administrator's.
+    A power cap above the board power contradicts it; an administrator may have set a lower one.
     """
     cap_w, board_w = device.power_cap_w, model.board_power_w
     if cap_w and board_w and cap_w > board_w + _CAP_TOLERANCE_W:
@@ -179,7 +179,7 @@ def _fits(device: Hardware, model: Model) -> bool:
 
 
 def _units_agree(device: Hardware, model: Model) -> bool | None:
-    """Compare compute units with what one partition of `model` has; None if either is unknown."""
+    """Whether the compute units are those of a partition of `model`; None if unknown."""
     parts = _partitions(device, model)
     if not device.compute_units or not model.compute_units or not parts:
         return None
@@ -187,17 +187,17 @@ def _units_agree(device: Hardware, model: Model) -> bool | None:
 
 
 def _memory_agrees(device: Hardware, model: Model) -> bool | None:
-    """Compare memory with what one partition of `model` has; None if either is unknown.
+    """Whether the memory is that of a partition of `model`; None if unknown.
 
-    The kernel gives each compute partition an equal part, other tools the memory partition
-    that it shares with its neighbours.
+    The kernel reports an equal part for each compute partition, other tools the memory partition
+    that several of them share.
     """
     parts = _partitions(device, model)
     if not device.memory_bytes or not model.memory_gib or not parts:
         return None
-    whole = device.memory_bytes / 2**30 / model.memory_gib
+    fraction = device.memory_bytes / 2**30 / model.memory_gib
     shares = (parts, _domains(device) or parts)
-    return any(abs(whole * share - 1) <= MEMORY_TOLERANCE for share in shares)
+    return any(abs(fraction * share - 1) <= MEMORY_TOLERANCE for share in shares)
 
 
 def _arch(device: Hardware) -> str | None:
@@ -205,7 +205,7 @@ def _arch(device: Hardware) -> str | None:
     return (device.arch or "").partition(":")[0] or None
 
 
-def pci_id(written: str | None) -> str | None:
-    """Return a PCI device id as the rows write it, of ``0x74A1`` too; None if it is none."""
-    match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (written or "").lower())
+def pci_id(text: str | None) -> str | None:
+    """Return a PCI device id in the form ``74a1``, also of ``0x74A1``; None if it is invalid."""
+    match = re.fullmatch(r"(?:0x)?0*([0-9a-f]{4})", (text or "").lower())
     return match[1] if match and match[1] != "0000" else None

@@ -1,4 +1,4 @@
-"""How full a cache folder is, and a hash of the files in it that choose kernels."""
+"""Describes a cache's folder: how full it is, and a hash of the content that chooses kernels."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 CONTENT_BYTES = 4 * 2**20
-"""Databases up to this size are hashed by content, larger ones by their files' names and sizes."""
+"""Databases up to this size are hashed by content, larger ones by file names and sizes."""
 MOST_FILES = 10_000
-"""So many files of one folder are looked at; a count that reaches it may be more."""
+"""The limit of files that are counted in a folder; there may be more."""
 COLD = "cold"
 
 
-def place(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
-    """Return the folder that a variable names, or else the usual one; ``~`` is HOME."""
+def place(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    """Return the folder in a variable, or else the default; a leading ``~`` is HOME."""
     home = environ.get("HOME") or "/"
-    return Path(re.sub(r"^~(?=/|$)", lambda _: home, environ.get(variable) or otherwise))
+    return Path(re.sub(r"^~(?=/|$)", lambda _: home, environ.get(variable) or default))
 
 
 def state_of(cache: str) -> str:
-    """Return ``cold`` or ``warm`` by a cache's description, in this or its first version.
+    """Return ``cold`` or ``warm`` from a cache's description, in the current or the first form.
 
-    That version said ``none``, ``41 entries`` or ``2 files, 0123456789ab``.
+    The first form was ``none``, ``41 entries`` or ``2 files, 0123456789ab``.
     """
     return COLD if cache in (COLD, "none") else "warm"
 
 
 def describe_folder(folder: Path) -> str | None:
     """Count a folder's files and hash their names and sizes; None if there are none."""
-    found = list(walk(folder))
-    return f"{_counted(len(found), 'file')}, {_digest(_listed(found))}" if found else None
+    files = list(walk(folder))
+    return f"{_counted(len(files), 'file')}, {_digest(_listed(files))}" if files else None
 
 
-def hashed(files: Sequence[os.DirEntry[str]], passing_over: bytes | None = None) -> str:
-    """Count and hash the lines of files, but for `CONTENT_BYTES` of them the files alone.
+def hashed(files: Sequence[os.DirEntry[str]], uncounted: bytes | None = None) -> str:
+    """Count and hash the lines of files, or only the files above `CONTENT_BYTES` together.
 
-    Lines that begin with `passing_over` are hashed and not counted.
+    Lines that begin with `uncounted` are hashed but not counted.
     """
     if sum(map(_size, files)) > CONTENT_BYTES:
         return f"{state(len(files), 'file')}, {_digest(_listed(files))}"
@@ -48,14 +48,14 @@ def hashed(files: Sequence[os.DirEntry[str]], passing_over: bytes | None = None)
         for line in _content(file).splitlines()
         if line.strip()
     ]
-    count = sum(passing_over is None or not line.startswith(passing_over) for _, line in lines)
+    count = sum(uncounted is None or not line.startswith(uncounted) for _, line in lines)
     if not count:
         return COLD
-    return f"{state(count)}, {_digest(b'%b %b' % each for each in lines)}"
+    return f"{state(count)}, {_digest(b'%b %b' % line for line in lines)}"
 
 
 def state(count: int, noun: str = "entry") -> str:
-    """Describe a cache of so many entries or files."""
+    """Describe a cache with `count` entries or files."""
     return f"warm, {_counted(count, noun)}" if count else COLD
 
 
@@ -73,7 +73,7 @@ def _listed(files: Sequence[os.DirEntry[str]]) -> list[bytes]:
 
 
 def entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    """List a folder; empty where there is none or it may not be read."""
+    """List a folder; empty if it does not exist or cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -82,7 +82,7 @@ def entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
 
 
 def walk(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Walk through the files below a folder, `MOST_FILES` at most."""
+    """Yield the files below a folder, at most `MOST_FILES`."""
     left, folders = MOST_FILES, [entries(folder)]
     while folders:
         for entry in folders.pop():
@@ -105,5 +105,5 @@ def _size(file: os.DirEntry[str]) -> int:
 def _content(file: os.DirEntry[str]) -> bytes:
     try:
         return Path(file.path).read_bytes()
-    except OSError:  # gone meanwhile, or not ours to read
+    except OSError:  # deleted meanwhile, or no permission
         return b""

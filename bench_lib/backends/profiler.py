@@ -1,4 +1,4 @@
-"""The interface of a vendor's profilers, and of what they report."""
+"""The interface of a vendor's profilers, and their results."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from bench_lib.model import Kernel, KernelCall
 
 @dataclass(frozen=True)
 class ProfiledProcess:
-    """The device's work for one process, inside the ranges that count."""
+    """The work of one process on the device, within the selected ranges."""
 
     label: str
     """Its id; empty if unknown."""
     kernels: list[Kernel]
-    """Calls and time of all ranges together; copies have torch's names, as ``Memcpy HtoD``."""
+    """Calls and time of all ranges; copies have torch's names, such as ``Memcpy HtoD``."""
     calls: list[KernelCall] = field(default_factory=list)
-    """Each kernel's call in the order they began; empty where there are only statistics."""
+    """Every call of a kernel, by start time; empty if there are only statistics."""
     ranges: int = 0
-    """How many ranges counted; 0 where everything did."""
+    """Number of selected ranges; 0 if everything counts."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """The devices' work for an application's processes."""
+    """The work of an application's processes on the devices."""
 
     processes: list[ProfiledProcess]
     problems: list[str] = field(default_factory=list)
-    """Missing parts and the reason, in sentences."""
+    """What is missing and why, one sentence each."""
 
 
 class Profiler(Protocol):
-    """One tool that starts an application and watches its kernels; methods raise ToolError."""
+    """A tool that starts an application and records its kernels; methods raise ToolError."""
 
     @property
     def tool(self) -> str:
         """Its name."""
 
     def command(self, app: Sequence[str], folder: Path, *, timeline: bool = False) -> list[str]:
-        """Return the words that run `app` and leave what its kernels did in a folder.
+        """Return the command line that runs `app` and records its kernels in a folder.
 
-        `timeline` asks for a trace for Perfetto beside it.
+        `timeline` also writes a trace for Perfetto.
         """
 
     def timelines(self, folder: Path) -> list[Path]:
-        """Return the traces for Perfetto that a run left."""
+        """Return the traces for Perfetto that a run wrote."""
 
     def results(self, folder: Path, within: str | None = None) -> Results:
-        """Read what a run left; `within` names the ranges that count, None for everything."""
+        """Read a run's files; `within` selects ranges by name, None selects everything."""
 
 
 class Profilers(Protocol):
@@ -58,7 +58,7 @@ class Profilers(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """The values of ``bench-lib profile --tool``: first the word for the newest, then each."""
+        """The values of ``bench-lib profile --tool``: the alias of the newest, then each tool."""
 
     def require(self, name: str) -> Profiler:
-        """Return the profiler of one of the `names`; ToolError with what to install."""
+        """Return the profiler of one of the `names`; ToolError says what to install."""

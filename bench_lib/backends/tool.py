@@ -1,4 +1,4 @@
-"""Runs a program for its standard output, within a time limit; a failure comes with its cause."""
+"""Runs a program that answers on standard output; if it fails or hangs, there is a cause."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from typing import Any
 
 
 class ToolError(RuntimeError):
-    """A tool that did not answer: missing, refused, hanging, or not making sense."""
+    """A tool gave no usable answer: it is missing, failed, hung, or printed something else."""
 
 
 def ask(
-    words: Sequence[str],
+    command: Sequence[str],
     *,
     timeout_s: float,
     environ: Mapping[str, str] = os.environ,
     what: str = "",
 ) -> str:
-    """Return what a tool prints; errors call it ``what`` if that is given.
+    """Return what a command prints; error messages call it ``what`` if given.
 
-    Raises ToolError with the cause where it is not on PATH, ends with another status than 0, or
-    has not answered after ``timeout_s`` seconds.
+    Raises ToolError with the cause if it is not on PATH, ends with a status other than 0, or does
+    not end within ``timeout_s`` seconds.
     """
-    name = what or " ".join(words)
-    found = shutil.which(words[0], path=environ.get("PATH"))
-    if found is None:
-        raise ToolError(f"{words[0]} is not installed, or not on PATH")
+    name = what or " ".join(command)
+    program = shutil.which(command[0], path=environ.get("PATH"))
+    if program is None:
+        raise ToolError(f"{command[0]} is not installed, or not on PATH")
     try:
         done = subprocess.run(
-            [found, *words[1:]],
+            [program, *command[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -47,27 +47,27 @@ def ask(
     except OSError as error:
         raise ToolError(f"{name} cannot be run: {error.strerror}") from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-        raise ToolError(f"{name} ended with status {done.returncode}: {said[-1][:200]}")
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+        raise ToolError(f"{name} ended with status {done.returncode}: {lines[-1][:200]}")
     return done.stdout
 
 
 def finding_us() -> dict[str, str]:
-    """Return this process's variables, by which a Python that we start finds this package too."""
-    here = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    """Return the environment variables with which a child Python can import this package."""
+    folder = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path}
 
 
 def parse(text: str, tool: str) -> Any:
-    """Return the JSON on the last line of a tool's answer; libraries may print above it.
+    """Return the JSON on the last line of a tool's output; libraries may print above it.
 
-    Raises ToolError where it is none.
+    Raises ToolError if it is not JSON.
     """
-    said = text.strip()
+    output = text.strip()
     try:
-        return json.loads(said[said.rfind("\n") + 1 :])
+        return json.loads(output[output.rfind("\n") + 1 :])
     except (ValueError, RecursionError) as error:
         raise ToolError(
-            f"{tool} did not print JSON ({error}): {said[:80] or 'nothing'!r}"
+            f"{tool} did not print JSON ({error}): {output[:80] or 'nothing'!r}"
         ) from None

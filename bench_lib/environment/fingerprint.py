@@ -269,4 +269,4 @@ def _tuned(name: Path) -> str:
     before, _, after = name.stem.partition("%d")
     pattern = re.compile(rf"{re.escape(before)}\d*{re.escape(after + name.suffix)}")
     files = [file for file in entries(name.parent) if pattern.fullmatch(file.name)]
-    return hashed(files, passing_over=b"Validator,")
+    return hashed(files, uncounted=b"Validator,")

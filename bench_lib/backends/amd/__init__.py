@@ -1,4 +1,4 @@
-"""AMD GPUs: found in the kernel's files, monitored there or through ROCm's Python package."""
+"""AMD's GPUs: detected in the kernel's files, monitored there or through ROCm's package."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ WAYS: Mapping[str, Callable[[Hardware, Path], Source]] = {
     "the kernel's files": sensors.source,
     "the amdsmi package": package.source,
 }
-"""Of watching a device, the cheapest first: the package reads the kernel's files too, some of them
-ten times a look."""
+"""Sources of telemetry, the cheapest first: the package reads the kernel's files too, some of them
+ten times per look."""
 
 
 class AMD(Backend):
-    """GPUs that ROCm runs; torch calls them ``cuda``, as it does NVIDIA's."""
+    """GPUs that ROCm supports; torch calls them ``cuda``, like NVIDIA's."""
 
     name = "amd"
     variables = (*listed.VARIABLES, "GPU_DEVICE_ORDINAL")
-    # "-1", not "": HIP takes an empty list as if it were not set.
+    # "-1", not "": HIP ignores an empty variable.
     hidden = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
     clock = "GFX clock"
     telemetry_remedy = (
@@ -39,12 +39,12 @@ class AMD(Backend):
     checks_processes = True
     untried = (
         "No AMD Instinct has run this suite yet. It follows the sources of the kernel and of ROCm, "
-        "and its tests use stand-in machines. The published figures in baselines/ are references "
-        "that fail nothing. If your GPU is the first, run bench-lib env --report FILE (seconds), "
-        "bench-lib selfcheck (85 s on an H200) and bench-lib baseline record --reason 'first "
-        "baseline' (five runs of the gate tier, each 2 to 4 minutes on an H200). Then open an "
-        "issue of this project with FILE, the output of selfcheck and the new file in baselines/. "
-        "FILE has no host name, home folder or serial number."
+        "and its tests use stand-in machines. The published figures in baselines/ are for "
+        "comparison only and fail no case. If your GPU is the first, run bench-lib env --report "
+        "FILE (seconds), bench-lib selfcheck (85 s on an H200) and bench-lib baseline record "
+        "--reason 'first baseline' (five runs of the gate tier, each 2 to 4 minutes on an H200). "
+        "Then open an issue for this project with FILE, the output of selfcheck and the new file "
+        "in baselines/. FILE has no host name, home folder or serial number."
     )
 
     visibility = staticmethod(listed.only)
@@ -55,19 +55,19 @@ class AMD(Backend):
     def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """List the GPUs that ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave.
 
-        A variable that is set and empty hides every GPU, which is how torch counts them.
+        As in torch, a variable that is set but empty hides all GPUs.
         """
         return listed.left(listed.devices(root), environ)
 
     def as_detected(self, device: Hardware, seen: Device) -> Device:
-        """Return what HIP says in the kernel's words and units."""
+        """Return HIP's description in the kernel's spelling and units."""
         units = seen.compute_units
-        # RDNA pairs its compute units, and HIP calls a pair a multiprocessor.
+        # RDNA pairs its compute units, and HIP calls each pair a multiprocessor.
         in_pairs = (device.arch or "").startswith("gfx1") and device.compute_units == 2 * (
             units or 0
         )
-        # An MI300A shares its memory with the host; how much of it counts as the GPU's is the
-        # kernel's setting on one side and the runtime's on the other.
+        # An MI300A shares its memory with the host, and the kernel and the runtime each have a
+        # setting of their own for how much of it is the GPU's.
         shares_memory = device.key.startswith("mi300a")
         return replace(
             seen,
@@ -78,45 +78,45 @@ class AMD(Backend):
         )
 
     def is_arch(self, arch: str) -> bool:
-        """Whether an architecture is one of AMD's."""
+        """Whether an architecture is AMD's."""
         return arch.startswith("gfx")
 
     def lock_name(self, device: Hardware) -> str:
-        """Add the address: partitions of a card may share its uuid, and its function is theirs."""
+        """Add the PCI address: partitions may share their card's uuid, but not its function."""
         name = super().lock_name(device)
         return f"{name}-{device.bdf}" if device.bdf else name
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
-        """Choose the first source that has a clock or a power, or else one that has anything.
+        """Return the first source that has a clock or a power, or else one that has any figure.
 
-        Raises NothingToldError with every way's cause where none does.
+        Raises NothingToldError with each source's cause if there is none.
         """
-        causes, poor = [], None
-        for name, way in WAYS.items():
+        causes, fallback = [], None
+        for name, source_of in WAYS.items():
             try:
-                source = way(device, root)
-                seen = source.look(with_pids=False)
-            except Exception as error:  # noqa: BLE001 - a vendor's library fails in its own ways
+                source = source_of(device, root)
+                sample = source.look(with_pids=False)
+            except Exception as error:  # noqa: BLE001 - vendors' libraries raise exceptions of any type
                 causes.append(f"{name}: {cause_of(error)}")
                 continue
-            if tells(seen, "clock_mhz", "power_w"):
+            if tells(sample, "clock_mhz", "power_w"):
                 return source
-            poor = poor or (source if tells(seen) else None)
+            fallback = fallback or (source if tells(sample) else None)
             causes.append(f"{name}: neither a clock nor a power")
-        if poor is None:
+        if fallback is None:
             raise NothingToldError("; ".join(causes))
-        return poor
+        return fallback
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
-        """Add whether MIOpen's database chose kernels, and whether it was filled beforehand."""
+        """Add whether MIOpen's database, which chooses kernels, was filled before the run."""
         return {} if cold else machine.conditions(environment.caches)
 
     def has_tf32(self, device: Hardware) -> bool:
-        """Say no for networks, as workers do; products alone may take it."""
+        """Return False: workers refuse it for networks, whose convolutions do not use it."""
         return why_no_tf32_on_amd(device.arch or "", {}, "", products=False) is None
 
     def profilers(self) -> Profilers:
-        """Return ROCm's."""
+        """Return ROCm's profilers."""
         from bench_lib.backends.amd.profilers import ROCmProfilers
 
         return ROCmProfilers()
@@ -124,14 +124,13 @@ class AMD(Backend):
     def checks(
         self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]
     ) -> list[Check]:
-        """Ask for the driver, the files that it opens, ROCm's profiler, and torch's kernels."""
+        """Check the driver, its device files, ROCm's profiler, and torch's kernels."""
         return machine.checks(root, environ, devices)
 
     def torch_build(self, versions: Mapping[str, str], software: Software) -> Build | None:
-        """Return the ROCm that torch was built for, or else the HIP.
+        """Return the ROCm version that torch was built for, or else HIP's.
 
-        Only before 7.14 do the two have major and minor version in common: ROCm 10.0.0 has HIP
-        7.15.
+        The two share major and minor version only before 7.14: ROCm 10.0.0 has HIP 7.15.
         """
         hip = versions.get("hip")
         if not hip:
@@ -139,23 +138,23 @@ class AMD(Backend):
         version = versions.get("rocm") or rocm.built_for()
         if version is None and (rocm.release(hip) or (0,)) >= rocm.FIRST_OF_CORE:
             return Build(f"HIP {hip}")
-        own, installed = (rocm.release(each) for each in (version or hip, software.rocm))
+        own, installed = (rocm.release(item) for item in (version or hip, software.rocm))
         differs = own is not None and installed is not None and own[:2] != installed[:2]
         return Build(version or hip, f"ROCm {software.rocm} is installed" if differs else "")
 
     def torch_index(self, software: Software) -> str:
-        """Name PyTorch's index for the installed ROCm, or AMD's for its own wheels."""
+        """Name PyTorch's index for the installed ROCm, or AMD's index if ROCm is in wheels."""
         if rocm.WHEELS[0] in software.libraries:
-            return f" and ROCm {software.rocm} from AMD's index, whose wheels only fit each other"
+            return f" and ROCm {software.rocm} from AMD's index, whose wheels need each other"
         series = rocm.release(software.rocm)
-        wanted = f"rocm{'.'.join(map(str, series[:2])) if series else '<version>'}"
-        return f" from PyTorch's index for {wanted}, which Get Started on pytorch.org names"
+        index = f"rocm{'.'.join(map(str, series[:2])) if series else '<version>'}"
+        return f" from PyTorch's index for {index}; see Get Started on pytorch.org"
 
 
 def _serial_number(uuid: str | None) -> str | None:
-    """Undo HIP's spelling of a uuid, in which torch prints the codes of its 16 characters.
+    """Decode HIP's uuid, of which torch prints the codes of its 16 characters.
 
-    They are the serial number in hexadecimal: the kernel's ``GPU-9a…`` is torch's ``3961…``.
+    The characters are the hexadecimal serial number: the kernel's ``GPU-9a…`` is torch's ``3961…``.
     """
     digits = (uuid or "").replace("-", "")
     if not re.fullmatch(r"[0-9a-fA-F]{32}", digits):

@@ -1,6 +1,6 @@
-"""AMD GPUs as the kernel lists them, and the variables by which ROCm hides and renumbers them.
+"""AMD GPUs as the kernel lists them, and the variables that hide and renumber them in ROCm.
 
-The list is the KFD topology joined with PCI, both in sysfs.
+The list joins the KFD topology with PCI, both in sysfs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PEAKS = Path(__file__).with_name("peaks.toml")
 
 
 def devices(root: Path) -> list[Hardware]:
-    """List the GPUs of the KFD topology in node order, which is HIP's; none is hidden yet."""
+    """List all GPUs of the KFD topology in the order of nodes and of HIP, also hidden ones."""
     nodes = root / NODES
     try:
         numbers = sorted(int(node.name) for node in nodes.iterdir() if node.name.isdecimal())
@@ -30,27 +30,27 @@ def devices(root: Path) -> list[Hardware]:
     if not numbers and (root / "dev/kfd").exists():
         # The amdsmi package cannot help: it reads the same files.
         warn_once(
-            f"there is a /dev/kfd, but the kernel's list of AMD GPUs in {nodes} cannot be read, "
+            f"/dev/kfd exists, but the kernel's list of AMD GPUs in {nodes} cannot be read, "
             "so none is used; let the container see the host's /sys"
         )
-    found = [_device(root, nodes / str(n)) for n in numbers]
-    gpus = [device for device in found if device is not None]
+    granted = (_device(root, nodes / str(n)) for n in numbers)
+    gpus = [device for device in granted if device is not None]
     if gpus and not os.access(root / "dev/kfd", os.R_OK | os.W_OK):
-        # Containers see the host's sysfs whether or not they may use its devices.
+        # Containers see the host's sysfs even if they may not use its devices.
         warn_once(
-            f"the kernel lists {len(gpus)} AMD GPUs, but /dev/kfd is missing or may not be "
-            "opened, so none is used; give a container --device=/dev/kfd --device=/dev/dri, "
-            "or add the user to the groups render and video"
+            f"the kernel lists {len(gpus)} AMD GPUs, but /dev/kfd is missing or cannot be "
+            "opened, so none is used; start the container with --device=/dev/kfd "
+            "--device=/dev/dri, or add the user to the groups render and video"
         )
         return []
     return gpus
 
 
 def _device(root: Path, node: Path) -> Hardware | None:
-    """Describe one KFD node; None if it is a CPU or not granted to this container.
+    """Describe one KFD node; None if it is a CPU or this container may not use it.
 
-    The kernel refuses to read a node whose device is not granted, and the runtime passes
-    over it in the same way (amdkfd/kfd_topology.c).
+    The kernel makes the node of a forbidden device unreadable, and the runtime ignores it too
+    (amdkfd/kfd_topology.c).
     """
     if (text(node / "gpu_id") or "0") == "0":
         return None
@@ -87,7 +87,7 @@ def _device(root: Path, node: Path) -> Hardware | None:
             memory_bytes=memory or None,
             compute_partition=compute_partition,
             memory_partition=_mode(text(pci / "current_memory_partition")),
-            # The second die of an MI250X has no cap of its own and says 0.
+            # The second die of an MI250X has no cap of its own and reports 0.
             power_cap_w=next((cap / 1e6 for cap in caps_uw if cap), None),
             clock_policy=_level(pci / "power_dpm_force_performance_level"),
             ptl=_limiter(pci / "ptl"),
@@ -95,23 +95,23 @@ def _device(root: Path, node: Path) -> Hardware | None:
     )
 
 
-def _mode(word: str | None) -> str | None:
-    """Return a partition mode such as ``CPX`` or ``NPS4``: it becomes part of a file's name."""
-    word = (word or "").upper()
-    return word if re.fullmatch(r"[A-Z]+[0-9]*", word) else None
+def _mode(value: str | None) -> str | None:
+    """Return a partition mode such as ``CPX`` or ``NPS4``; None if unsafe in a file's name."""
+    mode = (value or "").upper()
+    return mode if re.fullmatch(r"[A-Z]+[0-9]*", mode) else None
 
 
 def _level(path: Path) -> str | None:
-    """Read what holds the clocks, as ``auto`` or ``perf_determinism`` (amdgpu_pm.c)."""
-    word = text(path) or ""
-    return word if re.fullmatch(r"[a-z_]+", word) and word != "unknown" else None
+    """Read the performance level, such as ``auto`` or ``perf_determinism`` (amdgpu_pm.c)."""
+    level = text(path) or ""
+    return level if re.fullmatch(r"[a-z_]+", level) and level != "unknown" else None
 
 
 def _limiter(folder: Path) -> str | None:
     """Read the peak TOPS limiter: ``off``, or ``on`` with its preferred number formats.
 
-    The driver has it for GC 9.4.4, with the module parameter ``amdgpu.ptl``; profilers may switch
-    it off.
+    The driver supports it on GC 9.4.4, with the module parameter ``amdgpu.ptl``; profilers may
+    switch it off.
     """
     state = text(folder / "ptl_enable")
     if state is None:
@@ -123,17 +123,17 @@ def _limiter(folder: Path) -> str | None:
 
 
 def identify(device: Hardware) -> Hardware:
-    """Give a GPU its key, name and peaks."""
+    """Return a GPU with its key, name and peaks."""
     return catalogue.identify(device, catalogue.read(PEAKS), by_arch=True)
 
 
-# --- places in sysfs --------------------------------------------------------------------
+# --- paths in sysfs ---------------------------------------------------------------------
 
 
 def address(values: Mapping[str, int]) -> tuple[str, int, int]:
-    """Return a node's slot, its function there, and the number of its partition.
+    """Return a node's PCI slot, its function, and the number of its partition.
 
-    Kernels number a card's partitions in the top four bits or in the function.
+    Depending on the kernel, the partition is in the top four bits or in the function.
     """
     location = values.get("location_id", 0)
     slot = f"{values.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}"
@@ -141,19 +141,19 @@ def address(values: Mapping[str, int]) -> tuple[str, int, int]:
 
 
 def on_bus(root: Path, slot: str, function: int | str) -> Path:
-    """Return a device's folder of PCI; a partition's is its card's, which alone is on the bus."""
+    """Return a device's PCI folder; for a partition, its card's, because only cards have one."""
     own = root / f"sys/bus/pci/devices/{slot}.{function}"
     return own if own.exists() else own.with_name(f"{slot}.0")
 
 
 def number_of(device: Hardware, root: Path) -> int | None:
-    """Find KFD's number of a device."""
+    """Return KFD's number of a device; None if it is not in the topology."""
     node = node_of(device, root)
     return None if node is None else number(node / "gpu_id")
 
 
 def node_of(device: Hardware, root: Path) -> Path | None:
-    """Find a device's folder in the KFD topology; its address's function is its partition."""
+    """Return a device's folder in the KFD topology; None if it has none."""
     for node in (root / NODES).glob("*"):
         values = properties(node / "properties")
         slot, _, partition = address(values)
@@ -162,41 +162,41 @@ def node_of(device: Hardware, root: Path) -> Path | None:
     return None
 
 
-# --- hidden and renumbered ---------------------------------------------------------------
+# --- visibility --------------------------------------------------------------------------
 
 VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-"""In the order in which they choose; HIP obeys one of the last two."""
+"""In the order in which they apply; HIP reads one of the last two."""
 
 
 def left(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> list[Hardware]:
-    """Keep what ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave, in their order.
+    """Return the GPUs that ROCR_ and then HIP_ or CUDA_VISIBLE_DEVICES leave, in their order.
 
-    As ROCR-Runtime (amd_filter_device.cpp) and clr (rocdevice.cpp) read them: both stop at
-    the first word that names no device; a repeated one ends ROCR's list, HIP passes it by.
+    The rules are those of ROCR-Runtime (amd_filter_device.cpp) and clr (rocdevice.cpp): both stop
+    at the first item that matches no device; a repeated one ends ROCR's list, and HIP ignores it.
     """
-    left = list(gpus)
+    visible = list(gpus)
     rocr = environ.get("ROCR_VISIBLE_DEVICES")
     if rocr is not None:
-        chosen = named((word.strip() for word in rocr.split(",")), left)
+        chosen = named((item.strip() for item in rocr.split(",")), visible)
         repeated = (n for n, device in enumerate(chosen) if device in chosen[:n])
-        left = chosen[: next(repeated, None)]
+        visible = chosen[: next(repeated, None)]
     hip = _hip_variable(environ)[1]
     if hip is not None:
-        chosen = named(hip.split(","), left)
-        left = [device for n, device in enumerate(chosen) if device not in chosen[:n]]
-    return [replace(device, index=index) for index, device in enumerate(left)]
+        chosen = named(hip.split(","), visible)
+        visible = [device for n, device in enumerate(chosen) if device not in chosen[:n]]
+    return [replace(device, index=index) for index, device in enumerate(visible)]
 
 
 def only(device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
-    """Choose the variables that leave a worker only `device`.
+    """Return the environment variables under which a worker sees only `device`.
 
-    By HIP's index: partitions of one card may share a uuid.  ROCR's choice stays.
+    They have HIP's index, because partitions of a card may share a uuid.  ROCR's variable stays.
     """
-    word = word_for(device, *_hip_variable(environ))
-    return {"HIP_VISIBLE_DEVICES": word, "CUDA_VISIBLE_DEVICES": word}
+    value = word_for(device, *_hip_variable(environ))
+    return {"HIP_VISIBLE_DEVICES": value, "CUDA_VISIBLE_DEVICES": value}
 
 
 def _hip_variable(environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return name and value of the variable that HIP obeys."""
+    """Return name and value of the variable that HIP reads."""
     name = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
     return name, environ.get(name)

@@ -1,8 +1,8 @@
-"""The kernel's ``gpu_metrics`` file: all of a card's sensors in one read.
+"""The kernel's ``gpu_metrics`` file, which has all of a card's sensors in one read.
 
-Layouts are those of the kernel's kgd_pp_interface.h.  Revision 1.3 is MI200's and Radeon's, 1.4 to
-1.8 are of MI300 and MI350, and 1.9 lists attributes that say what they are.  Linux 6.12 had a
-1.6 of its own, so a table counts only if its size is the known one.
+The layouts are from the kernel's kgd_pp_interface.h.  MI200 and Radeon have revision 1.3, MI300 and
+MI350 have 1.4 to 1.8, and 1.9 is a list of self-describing attributes.  Linux 6.12 had a different
+1.6, so a table is read only if its size is the expected one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Table = Mapping[str, list[int | None]]
-"""A table's values, by the names of its fields; None if the firmware does not know it."""
+"""A table's values by field name; a value is None if the firmware does not have it."""
 
 _RESIDENCIES = (
     "prochot_residency_acc",
@@ -22,10 +22,10 @@ _RESIDENCIES = (
     "hbm_thm_residency_acc",
 )
 COUNTERS = ("accumulation_counter", *_RESIDENCIES)
-"""A clock, and five counters of how long a reason to throttle has held, in its unit."""
+"""A clock, and five counters of the time spent throttled for a reason, in the clock's unit."""
 
 BUSY_DIES = "gfx_busy_inst"
-"""The field of revision 1.9 with the loads of a card's dies, in percent."""
+"""The field of revision 1.9 with the load of each die of the card, in percent."""
 
 _MI200 = {
     "temperature_edge": (4, "H"),
@@ -44,7 +44,7 @@ _MI300 = {
 
 
 def _layout(clocks: int, counters: int | None = None) -> dict[str, tuple[int, str]]:
-    """Return where an MI300's table has its fields; offsets in bytes."""
+    """Return offset (in bytes) and format of the fields in an MI300's table."""
     fields = {**_MI300, "current_gfxclk": (clocks, "8H"), "current_uclk": (clocks + 40, "H")}
     if counters is not None:
         fields |= {name: (counters + 4 * n, "I") for n, name in enumerate(COUNTERS)}
@@ -59,9 +59,9 @@ _LAYOUTS = {
     7: (2208, _layout(296, 40)),
     8: (3872, _layout(296, 40)),
 }
-"""A table's size in bytes, and by field its offset and format, by the revision."""
+"""By revision, the table's size in bytes, and offset and format of each field."""
 _PARTITIONS_AT = {6: (312, 168), 7: (344, 232), 8: (344, 440)}
-"""Offset of the first partition's figures in bytes, and the size of each."""
+"""Offset of the first partition's values, and size of a partition's values, in bytes."""
 _PARTITIONS = 8
 
 _ATTRIBUTES = {
@@ -73,12 +73,12 @@ _ATTRIBUTES = {
     37: "current_uclk",
     40: BUSY_DIES,
 }
-"""Attributes of revision 1.9, by their ids (``enum amdgpu_metrics_attr_id``)."""
+"""Attributes of revision 1.9 by id (``enum amdgpu_metrics_attr_id``)."""
 _TYPES = "BbHhIiQq"
 
 
 def read(content: bytes) -> Table:
-    """Read the file; empty where it is torn, or of a layout that is not known."""
+    """Parse the file; empty if it is truncated or has an unknown layout."""
     if len(content) < 4:
         return {}
     size, layout, revision = struct.unpack_from("<HBB", content)
@@ -86,46 +86,46 @@ def read(content: bytes) -> Table:
         return {}
     if revision == 9:
         return dict(_attributes(content[:size]))
-    known, fields = _LAYOUTS.get(revision, (None, {}))
-    if size != known:
+    expected_size, fields = _LAYOUTS.get(revision, (None, {}))
+    if size != expected_size:
         return {}
-    found = {name: _values(content, at, form) for name, (at, form) in fields.items()}
+    table = {name: _values(content, at, form) for name, (at, form) in fields.items()}
     if revision in _PARTITIONS_AT:
-        first, each = _PARTITIONS_AT[revision]
+        first, step = _PARTITIONS_AT[revision]
         for n in range(_PARTITIONS):
-            found[busy_of(n)] = _values(content, first + n * each, "8I")
-    return found
+            table[busy_of(n)] = _values(content, first + n * step, "8I")
+    return table
 
 
 def busy_of(partition: int) -> str:
-    """Name the field with the loads of a partition's dies, in percent."""
+    """Return the name of the field with the load of each die of a partition, in percent."""
     return f"gfx_busy_inst of {partition}"
 
 
 def _attributes(content: bytes) -> Iterator[tuple[str, list[int | None]]]:
-    """Yield the attributes of a table of revision 1.9, as far as it is whole."""
+    """Yield the attributes of a table of revision 1.9, up to where it is truncated."""
     try:
         (count,) = struct.unpack_from("<i", content, 4)
         at = 8
         for _ in range(count):
             (encoded,) = struct.unpack_from("<Q", content, at)
-            kind, what, instances = encoded >> 20 & 0xF, encoded >> 10 & 0x3FF, encoded & 0x3FF
+            kind, id_, instances = encoded >> 20 & 0xF, encoded >> 10 & 0x3FF, encoded & 0x3FF
             form = f"{instances}{_TYPES[kind]}"
             values = _values(content, at + 8, form)
-            if what in _ATTRIBUTES:
-                yield _ATTRIBUTES[what], values
+            if id_ in _ATTRIBUTES:
+                yield _ATTRIBUTES[id_], values
             at += 8 + struct.calcsize(f"<{form}")
     except (struct.error, IndexError):
         return
 
 
 def _values(content: bytes, at: int, form: str) -> list[int | None]:
-    """Unpack figures; all ones mean that the firmware does not know, and so do none below 0."""
+    """Unpack values; all ones, or -1, mean that the firmware does not have the value."""
     unknown = (1 << 8 * struct.calcsize(f"<{form[-1]}")) - 1
     return [None if n in (unknown, -1) else n for n in struct.unpack_from(f"<{form}", content, at)]
 
 
 def one(table: Table, *names: str) -> int | None:
-    """Return the first known figure of the fields named, in the table's unit."""
-    found: Any = (value for name in names for value in table.get(name, ())[:1])
-    return next((value for value in found if value is not None), None)
+    """Return the first known value among the named fields, in the table's unit."""
+    values: Any = (value for name in names for value in table.get(name, ())[:1])
+    return next((value for value in values if value is not None), None)

@@ -1,4 +1,4 @@
-"""Monitoring an AMD GPU through ROCm's Python package, ``amdsmi``."""
+"""Reads an AMD GPU's telemetry through ROCm's Python package, ``amdsmi``."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from typing import Any
 
 from bench_lib.backends.amd import rocm, sensors
 from bench_lib.backends.amd.metrics import COUNTERS
-from bench_lib.backends.amd.sensors import Partition, mean_busy, paced, told
+from bench_lib.backends.amd.sensors import Partition, mean_busy, paced, supported
 from bench_lib.backends.looks import NothingToldError, Source
 from bench_lib.model import Hardware
 
 _HEATS = ("temperature_hotspot", "temperature_edge")
-"""In the table of metrics."""
+"""Temperatures in the table of metrics, the preferred one first."""
 
 
 def source(device: Hardware, root: Path) -> Source:
-    """Look through the package; raises NothingToldError where it does not work here."""
+    """Return a source that reads the package; raises NothingToldError if it does not work."""
     with quiet():
         smi = load(root)
         try:
             smi.amdsmi_init()
             handles = list(smi.amdsmi_get_processor_handles())
-        except (Exception, SystemExit) as error:  # whatever the library makes of this machine
-            raise NothingToldError(f"cannot start: {_words(error)}") from error
+        except (Exception, SystemExit) as error:  # the library raises exceptions of any type
+            raise NothingToldError(f"cannot start: {_message(error)}") from error
     gpu = _Gpu(smi)
     own, card = sensors.places(device, [_text(gpu.ask("gpu_device_bdf", h)) for h in handles])
     part = sensors.partition(device)
 
     def look(*, with_pids: bool) -> dict[str, Any]:
-        seen = gpu.reading(handles[own], part)
+        sample = gpu.reading(handles[own], part)
         if own != card:
-            seen = sensors.merged(seen, gpu.reading(handles[card], part))
+            sample = sensors.merged(sample, gpu.reading(handles[card], part))
         if with_pids:
-            seen |= gpu.processes(handles[own])
-        return seen
+            sample |= gpu.processes(handles[own])
+        return sample
 
     return Source("amdsmi", look)
 
 
 def load(root: Path) -> Any:
-    """Import the package, first of all as ROCm installs it.
+    """Import the package, preferably the one that ROCm installs.
 
-    The registry's package of that name is not AMD's: without ROCm its import prints and
-    raises KeyError.  Raises NothingToldError with the causes.
+    PyPI's package of the same name is not AMD's: without ROCm, importing it prints text and raises
+    KeyError.  Raises NothingToldError with the causes if no import works.
     """
     folders = [folder / "share/amd_smi" for folder in rocm.find(root).folders]
     causes = []
@@ -57,7 +57,7 @@ def load(root: Path) -> Any:
         try:
             return importlib.import_module("amdsmi")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
-            causes.append(_words(error))
+            causes.append(_message(error))
             for name in [name for name in sys.modules if name.partition(".")[0] == "amdsmi"]:
                 del sys.modules[name]
         finally:
@@ -67,25 +67,25 @@ def load(root: Path) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what libraries print, in whatever language, off standard output and error."""
-    kept = {number: os.dup(number) for number in (1, 2)}
+    """Discard what libraries, C code included, print to standard output and error."""
+    saved = {number: os.dup(number) for number in (1, 2)}
     try:
         with (
             Path(os.devnull).open("w", encoding="utf-8") as nowhere,
             contextlib.redirect_stdout(nowhere),
             contextlib.redirect_stderr(nowhere),
         ):
-            for number in kept:
+            for number in saved:
                 os.dup2(nowhere.fileno(), number)
             yield
     finally:
-        for number, old in kept.items():
+        for number, old in saved.items():
             os.dup2(old, number)
             os.close(old)
 
 
 class _Gpu:
-    """The package's answers in our words; a refused figure is unknown."""
+    """Converts the package's answers; a value that it refuses is None."""
 
     def __init__(self, smi: Any) -> None:
         self._smi = smi
@@ -93,30 +93,30 @@ class _Gpu:
     def ask(self, what: str, handle: object) -> Any:
         try:
             return getattr(self._smi, f"amdsmi_get_{what}")(handle)
-        except Exception:  # noqa: BLE001 - its own kinds of error differ between versions
+        except Exception:  # noqa: BLE001 - its exceptions differ between versions
             return None
 
     def reading(self, handle: object, part: Partition | None) -> dict[str, Any]:
-        """Return the figures of a handle's table of metrics, which has them all.
+        """Return the figures in the table of metrics of a handle.
 
-        Clock and load are those of the partition, if it has one.
+        Clock and load are those of `part`, or of the whole card if it is None.
         """
-        told_of = self.ask("gpu_metrics_info", handle)
-        metrics = told_of if isinstance(told_of, dict) else {}
-        dies = [told(die) for die in _listed(metrics.get("current_gfxclks"))]
+        answer = self.ask("gpu_metrics_info", handle)
+        metrics = answer if isinstance(answer, dict) else {}
+        dies = [supported(clock) for clock in _as_list(metrics.get("current_gfxclks"))]
         if part is None:
             if not any(dies):
-                dies = [told(metrics.get("current_gfxclk"))]
+                dies = [supported(metrics.get("current_gfxclk"))]
             load = mean_busy([metrics.get("average_gfx_activity")])
         else:
-            busy = _listed(metrics.get("xcp_stats.gfx_busy_inst"))
+            busy = _as_list(metrics.get("xcp_stats.gfx_busy_inst"))
             load = mean_busy(busy[part.number]) if part.number < len(busy) else None
         flags = metrics.get("indep_throttle_status")
-        # The package makes a bool of an MI200's word of flags, which names no reason any more.
-        reasons = ["throttled"] if flags is True else sensors.reasons_in(told(flags))
+        # The package converts the flags of an MI200 to a bool, which loses the reason.
+        reasons = ["throttled"] if flags is True else sensors.reasons_in(supported(flags))
         return {
             **paced(dies, part),
-            "memory_clock_mhz": told(metrics.get("current_uclk")),
+            "memory_clock_mhz": supported(metrics.get("current_uclk")),
             "power_w": sensors.watts(metrics),
             "temperature_c": sensors.first(map(metrics.get, _HEATS)),
             "utilization": load,
@@ -124,28 +124,28 @@ class _Gpu:
         }
 
     def processes(self, handle: object) -> dict[str, Any]:
-        """List the processes with memory on the device; nothing if that is refused."""
-        listed = self.ask("gpu_process_list", handle)
-        return sensors.processes(_using(listed)) if isinstance(listed, list) else {}
+        """List the processes with memory on the device; empty if the package refuses."""
+        answer = self.ask("gpu_process_list", handle)
+        return sensors.processes(_users(answer)) if isinstance(answer, list) else {}
 
 
-def _using(listed: list[Any]) -> Iterator[tuple[int | None, str | None, float | None]]:
-    for about in listed:
-        if isinstance(about, dict):
-            pid, uses = about.get("pid"), about.get("memory_usage")
-            memory = told(uses.get("vram_mem")) if isinstance(uses, dict) else None
-            yield pid if isinstance(pid, int) else None, _text(about.get("name")), memory
+def _users(entries: list[Any]) -> Iterator[tuple[int | None, str | None, float | None]]:
+    for entry in entries:
+        if isinstance(entry, dict):
+            pid, usage = entry.get("pid"), entry.get("memory_usage")
+            memory = supported(usage.get("vram_mem")) if isinstance(usage, dict) else None
+            yield pid if isinstance(pid, int) else None, _text(entry.get("name")), memory
 
 
-def _listed(value: object) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
 def _text(value: object) -> str | None:
-    """Return a text that says something; None for ``N/A`` and whatever is none."""
+    """Return a text without surrounding whitespace; None for ``N/A`` and other types."""
     is_text = isinstance(value, str) and value.strip().upper() not in ("", "N/A")
     return str(value).strip() if is_text else None
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

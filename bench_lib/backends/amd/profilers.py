@@ -1,7 +1,7 @@
-"""rocprofv3: whether it is installed, how it is started, and the report it leaves.
+"""rocprofv3: how to find it, start it, and read its files.
 
-Its options are in source/bin/rocprofv3.py of projects/rocprofiler-sdk in ROCm/rocm-systems at
-1b1610fc2b2a.
+Its options are defined in source/bin/rocprofv3.py of projects/rocprofiler-sdk in ROCm/rocm-systems
+at 1b1610fc2b2a.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bench_lib.backends.tool import ToolError
 
 TOOL = "rocprofv3"
 NEWEST = "rocm"
-"""Stands for it, too."""
+"""The alias of rocprofv3 on the command line."""
 NAME = "case"
-"""How the files of a run begin."""
+"""The prefix of the names of a run's files."""
 _FILE = re.compile(rf"{NAME}_(?:(\d+)_)?(.+)")
 _KINDS = {
     "kernel_trace.csv": "kernels",
@@ -32,53 +32,53 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class RocmProfiler:
-    """The program."""
+    """rocprofv3 at `path`."""
 
     path: str
     tool: str = TOOL
 
     def command(self, app: Sequence[str], folder: Path, *, timeline: bool = False) -> list[str]:
-        """Return the words that run ``app`` and leave its kernels' records in ``folder``.
+        """Return the command line that runs ``app`` and records its kernels in ``folder``.
 
-        ``timeline`` asks for a trace for Perfetto beside them.
+        ``timeline`` also writes a trace for Perfetto.
         """
-        # What it writes by itself is CSV before ROCm 7.0 and a database since.  Ranks would write
-        # over each other's files without the process in the name.
+        # By default it writes CSV before ROCm 7.0 and a database since.  Without the process in the
+        # name, ranks would overwrite each other's files.
         formats = ["csv", "pftrace"] if timeline else ["csv"]
-        words = ["--output-format", *formats, "-d", str(folder), "-o", f"{NAME}_%pid%"]
-        asked = ["--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"]
-        return [self.path, *asked, *words, "--", *app]
+        output = ["--output-format", *formats, "-d", str(folder), "-o", f"{NAME}_%pid%"]
+        traces = ["--stats", "--kernel-trace", "--marker-trace", "--memory-copy-trace"]
+        return [self.path, *traces, *output, "--", *app]
 
     def timelines(self, folder: Path) -> list[Path]:
-        """Return the traces for Perfetto that a run left, one a process."""
+        """Return the traces for Perfetto that a run wrote, one per process."""
         return sorted(folder.rglob("*.pftrace"))
 
     def results(self, folder: Path, within: str | None = None) -> Results:
-        """Read what a run of ``command`` left, of every process.
+        """Read the files of all processes of a run of ``command``.
 
-        ``within`` is the name of the ROCTX ranges that are to count, as in ``results.read``.
-        Raises ToolError where there is nothing, or what there is makes no sense.
+        ``within`` selects ROCTX ranges by name, as in ``results.read``.  Raises ToolError if there
+        are no files or they cannot be parsed.
         """
         files = list(_files(folder))
         if not files:
-            there = ", ".join(sorted(p.name for p in folder.glob("*"))[:8]) or "nothing"
-            raise ToolError(f"{TOOL} left no trace of kernels in {folder}, but {there}")
+            names = ", ".join(sorted(p.name for p in folder.glob("*"))[:8]) or "nothing"
+            raise ToolError(f"{TOOL} left no trace of kernels in {folder}, but {names}")
         return results.read(files, within, TOOL)
 
 
 def find(environ: Mapping[str, str] = os.environ) -> RocmProfiler | None:
-    """Look for rocprofv3 beside Python, on PATH and in ROCm's folder; None if there is none."""
+    """Return rocprofv3 from Python's folder, PATH or ROCm's folder; None if it is missing."""
     path = rocm.program(TOOL, rocm.find(environ=environ), environ)
     return RocmProfiler(path) if path else None
 
 
 def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> RocmProfiler:
-    """Return the profiler; ToolError with what to install where there is none."""
+    """Return the profiler; raises ToolError, which says what to install, if it is missing."""
     if name not in (NEWEST, TOOL):
-        raise ToolError(f"no profiler {name!r}; choose {TOOL}")
-    found = find(environ)
-    if found is not None:
-        return found
+        raise ToolError(f"no profiler {name!r}; there is {TOOL}")
+    profiler = find(environ)
+    if profiler is not None:
+        return profiler
     remedy = "install ROCm's package amdrocm-profiler-base, or rocprofiler-sdk before ROCm 7.14"
     installed = rocm.find(environ=environ)
     if installed.wheels:
@@ -87,7 +87,7 @@ def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> Rocm
 
 
 class ROCmProfilers:
-    """The result of ``Backend.profilers``."""
+    """ROCm's profilers, of which there is one."""
 
     names = (NEWEST, TOOL)
     require = staticmethod(require)
@@ -95,11 +95,11 @@ class ROCmProfilers:
 
 def _files(folder: Path) -> Iterator[Files]:
     """Yield the files of each process that ran kernels."""
-    found: dict[tuple[Path, str], Files] = {}
+    by_process: dict[tuple[Path, str], Files] = {}
     for path in sorted(folder.rglob("*")):
         match = _FILE.fullmatch(path.name)
         if match is not None and match[2] in _KINDS:
             pid = match[1] or ""
-            files = found.setdefault((path.parent, pid), Files(pid))
+            files = by_process.setdefault((path.parent, pid), Files(pid))
             getattr(files, _KINDS[match[2]]).append(path)
-    return (files for files in found.values() if files.kernels)
+    return (files for files in by_process.values() if files.kernels)

@@ -1,9 +1,9 @@
-"""Where ROCm is installed: in this Python environment's wheels, or in the system.
+"""Finds ROCm: in the wheels of this Python environment, or installed in the system.
 
-System packages have been in ``/opt/rocm/core-X.Y`` since ROCm 7.14, with ``/opt/rocm/core`` as a
-link to it and the version in no other place.  AMD's wheels keep ROCm among Python's packages.  The
-commands that they put beside Python may unpack gigabytes when first called, so a version comes from
-the wheels' metadata, never from a command (docs/packaging in ROCm/TheRock).
+Since ROCm 7.14, system packages are in ``/opt/rocm/core-X.Y``, to which ``/opt/rocm/core`` links,
+and the version is only there.  AMD's wheels install ROCm among Python's packages.  Their commands
+may unpack gigabytes on the first call, so versions come from the wheels' metadata, never from a
+command (docs/packaging in ROCm/TheRock).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 from bench_lib.backends.sysfs import ROOT, text
 
 WHEELS = ("rocm-sdk-core", "rocm-sdk-libraries", "rocm-profiler")
-"""AMD's wheels of programs and libraries, that of ROCm's version first."""
+"""AMD's wheels of programs and libraries; the first one has ROCm's version."""
 DEVICE_WHEELS = ("amd-torch-device", "rocm-sdk-device")
-"""How the names of the wheels with the kernels for one architecture begin."""
+"""The prefixes of the wheels with the kernels for one architecture."""
 FIRST_OF_CORE = (7, 14)
-"""The first release in ``/opt/rocm/core`` and in wheels, and whose HIP counts for itself."""
+"""The first release in ``/opt/rocm/core`` and in wheels, with a different version of HIP."""
 _FOLDER = re.compile(r"_rocm_(sdk_core|sdk_libraries\w*|profiler)")
 """The wheels' folders among Python's packages."""
 _RELEASE = re.compile(r"\s*(\d{1,4}(?:\.\d{1,4}){1,2})")
@@ -36,18 +36,18 @@ class ROCm:
     """One installation of ROCm."""
 
     version: str | None
-    """As its maker writes it, ``7.14.0`` or ``6.4.1-83``; None if unknown."""
+    """As AMD writes it, such as ``7.14.0`` or ``6.4.1-83``; None if unknown."""
     folders: tuple[Path, ...]
-    """The folders that have its ``bin``, ``lib`` and ``share``."""
+    """The folders with its ``bin``, ``lib`` and ``share``."""
     wheels: Mapping[str, str] = field(default_factory=dict)
-    """The versions of its wheels; empty where the system has it."""
+    """The versions of its wheels; empty if it is installed in the system."""
 
 
 def find(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> ROCm:
-    """Return the ROCm that torch loads here.
+    """Return the installation of ROCm that torch loads.
 
-    A torch from AMD's wheels loads the wheels' libraries, whatever the system has.  Otherwise it
-    is the ROCm in ``ROCM_PATH``, or in ``/opt/rocm/core``, or in ``/opt/rocm``.
+    A torch from AMD's wheels loads the wheels' libraries even if the system has ROCm.  Otherwise it
+    is the ROCm in ``ROCM_PATH``, ``/opt/rocm/core`` or ``/opt/rocm``.
     """
     wheels: dict[str, importlib.metadata.Distribution] = {}
     for name in WHEELS:
@@ -55,34 +55,34 @@ def find(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> ROCm:
             wheels[name] = importlib.metadata.distribution(name)
     if WHEELS[0] in wheels:
         packages = Path(str(wheels[WHEELS[0]].locate_file("")))
-        folders = [each for each in packages.glob("_rocm_*") if _FOLDER.fullmatch(each.name)]
+        folders = [path for path in packages.glob("_rocm_*") if _FOLDER.fullmatch(path.name)]
         versions = {name: wheel.version for name, wheel in wheels.items()}
         return ROCm(versions[WHEELS[0]], tuple(sorted(folders)), versions)
     chosen = environ.get("ROCM_PATH")
-    named = [Path(chosen)] if chosen else [Path("/opt/rocm/core"), Path("/opt/rocm")]
-    folders = [root / path.relative_to(path.anchor) for path in named]
+    paths = [Path(chosen)] if chosen else [Path("/opt/rocm/core"), Path("/opt/rocm")]
+    folders = [root / path.relative_to(path.anchor) for path in paths]
     for folder in folders:
         if version := text(folder / ".info/version"):
             return ROCm(version, (folder,))
     return ROCm(None, tuple(folders))
 
 
-def program(name: str, found: ROCm, environ: Mapping[str, str]) -> str | None:
-    """Return the path of one of ROCm's programs; None if there is none.
+def program(name: str, installed: ROCm, environ: Mapping[str, str]) -> str | None:
+    """Return the path of one of ROCm's programs; None if it is missing.
 
-    The wheels put it beside Python; else it is on PATH or in ROCm's own folder.
+    Wheels install it in Python's folder; otherwise it is on PATH or in ROCm's folder.
     """
-    beside = [str(Path(sys.executable).parent)] if found.wheels else []
-    own = [str(folder / "bin") for folder in found.folders]
-    path = os.pathsep.join([*beside, environ.get("PATH", ""), *own])
+    pythons = [str(Path(sys.executable).parent)] if installed.wheels else []
+    own = [str(folder / "bin") for folder in installed.folders]
+    path = os.pathsep.join([*pythons, environ.get("PATH", ""), *own])
     return shutil.which(name, path=path)
 
 
 def of_torch() -> ROCm | None:
-    """Return the ROCm among torch's own files; None if torch loads the libraries of `find`.
+    """Return the ROCm in torch's folder; None if torch loads the libraries of `find`.
 
-    The wheels of PyTorch's index bring their own.  They load nothing of any other ROCm, whose
-    profilers are of use all the same.
+    The wheels of PyTorch's index include ROCm's libraries and load no others, but profilers of
+    another ROCm still work.
     """
     folder = torch_folder()
     is_whole = folder is not None and any(folder.glob("lib/libamdhip64.so*"))
@@ -90,7 +90,7 @@ def of_torch() -> ROCm | None:
 
 
 def torch_folder() -> Path | None:
-    """Return the folder of the installed torch, which is not imported; None without one."""
+    """Return the folder of the installed torch without importing it; None without torch."""
     try:
         return Path(str(importlib.metadata.distribution("torch").locate_file("torch")))
     except importlib.metadata.PackageNotFoundError:
@@ -98,7 +98,7 @@ def torch_folder() -> Path | None:
 
 
 def built_for() -> str | None:
-    """Return the ROCm in the version of torch, ``2.13.0+rocm10.1.0``; None if it names none."""
+    """Return the ROCm in torch's version, such as ``2.13.0+rocm10.1.0``; None if it has none."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("torch")
         if series := re.search(r"\+(?:dev)?rocm(\d+(?:\.\d+)+)", version):
@@ -107,22 +107,22 @@ def built_for() -> str | None:
 
 
 def absent_kernels(arch: str) -> list[str]:
-    """Return the wheels with the kernels for an architecture that torch lacks.
+    """Return the missing wheels with torch's kernels for an architecture.
 
-    A torch of AMD's for many architectures has them in packages of their own; without those it
-    has none (RELEASES.md of ROCm/TheRock).  Other builds need no such package.
+    AMD's multi-architecture torch has no kernels without such wheels (RELEASES.md of ROCm/TheRock);
+    other builds do not need them.
     """
     try:
         needed = importlib.metadata.requires("torch") or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    if not any(each.startswith(f"{DEVICE_WHEELS[0]}-gfx") for each in needed):
+    if not any(wheel.startswith(f"{DEVICE_WHEELS[0]}-gfx") for wheel in needed):
         return []
     names = [f"{name}-{arch}" for name in DEVICE_WHEELS]
     return [name for name in names if not any(importlib.metadata.distributions(name=name))]
 
 
 def release(version: str | None) -> tuple[int, ...] | None:
-    """Return a version as numbers, so that 7.14 is above 7.2; None if it is no version."""
+    """Return a version as numbers, so that 7.14 is above 7.2; None if it is invalid."""
     numbers = _RELEASE.match(version or "")
     return tuple(map(int, numbers[1].split("."))) if numbers else None

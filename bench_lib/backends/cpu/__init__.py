@@ -16,7 +16,7 @@ from bench_lib.backends.sysfs import number, text
 from bench_lib.model import Environment, Hardware
 
 FEW = 8
-"""Every reading of a frequency interrupts that CPU; so many are enough."""
+"""Number of CPUs whose frequency is read: each reading interrupts its CPU."""
 
 
 class CPU(Backend):
@@ -34,19 +34,19 @@ class CPU(Backend):
         return [device(root)]
 
     def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return nothing: a worker uses the CPU where every GPU is hidden from it."""
+        """Return no variables: a worker uses the CPU if all GPUs are hidden from it."""
         return {}
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
-        """Watch in the kernel's files."""
+        """Read the kernel's files."""
         return source(root)
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
-        """Add what sets the clocks."""
+        """Add the frequency governor."""
         return {"governor": environment.governor}
 
     def torch_build(self, versions: Mapping[str, str], software: Software) -> Build | None:
-        """Return a build where torch was built for no GPU."""
+        """Return a build if torch was built without GPU support."""
         return None if any(versions.values()) else Build()
 
 
@@ -54,7 +54,7 @@ class CPU(Backend):
 
 
 def device(root: Path) -> Hardware:
-    """Describe this machine's CPU, counted as far as this process may use it; without peaks."""
+    """Describe this machine's CPU, with the cores that this process may use; no peaks."""
     cpuinfo = text(root / "proc/cpuinfo") or ""
     model = re.search(r"^model name\s*:\s*(\S.*)$", cpuinfo, re.MULTILINE)
     name = model[1].strip() if model else platform.machine() or "unknown"
@@ -73,32 +73,32 @@ def device(root: Path) -> Hardware:
 def _slug(name: str) -> str:
     """Reduce `name` to a-z, 0-9 and dashes, without trademarks, clock and core count."""
     noise = r"\((r|tm|c)\)|@.*|\b\d+-core\b|\b(cpu|processor)\b|\bwith radeon.*"
-    words = re.sub(noise, " ", name.lower())
-    return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "unknown"
+    plain = re.sub(noise, " ", name.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown"
 
 
-# --- watching ----------------------------------------------------------------------------
+# --- telemetry ---------------------------------------------------------------------------
 
 
 def source(root: Path) -> Source:
-    """Look how busy the CPUs were since last, how fast they are, and whether they got hot."""
+    """Read the CPUs' load since the last look, their clock, and how often they were too hot."""
     usable = sorted(os.sched_getaffinity(0))
     folders = [root / f"sys/devices/system/cpu/cpu{n}" for n in usable[:FEW]]
     names = {f"cpu{n}" for n in usable}
     last: tuple[int, ...] = (0, 0, 0)
 
-    def look(*, with_pids: bool) -> dict[str, Any]:  # noqa: ARG001 - a CPU has all processes
+    def look(*, with_pids: bool) -> dict[str, Any]:  # noqa: ARG001 - every process uses the CPU
         nonlocal last
         now = _ticks(root, names)
         total, idle, stolen = (after - before for after, before in zip(now, last, strict=True))
-        known, last = last[0] > 0 and total > 0, now
+        is_known, last = last[0] > 0 and total > 0, now
         khz = [
             clock for folder in folders if (clock := number(folder / "cpufreq/scaling_cur_freq"))
         ]
         counts = _throttle_counts(folders)
         return {
-            "utilization": _share(total - idle, total) if known else None,
-            "steal": _share(stolen, total) if known else None,
+            "utilization": _share(total - idle, total) if is_known else None,
+            "steal": _share(stolen, total) if is_known else None,
             "clock_mhz": statistics.fmean(khz) / 1000 if khz else None,
             "counters": {} if counts is None else {"thermal": counts},
         }
@@ -107,7 +107,7 @@ def source(root: Path) -> Source:
 
 
 def _ticks(root: Path, names: set[str]) -> tuple[int, int, int]:
-    """Sum up the CPUs' time in all, at rest and stolen, since the machine started."""
+    """Sum the CPUs' total, idle and stolen time since boot, in ticks."""
     total = idle = stolen = 0
     for line in (text(root / "proc/stat") or "").splitlines():
         name, *fields = line.split() or [""]
@@ -121,13 +121,13 @@ def _ticks(root: Path, names: set[str]) -> tuple[int, int, int]:
 
 
 def _throttle_counts(folders: list[Path]) -> int | None:
-    """Count how often cores and their packages were too hot; None if nothing counts it."""
+    """Sum how often cores and their packages were too hot; None without such counters."""
     cores = [number(folder / "thermal_throttle/core_throttle_count") for folder in folders]
     packages = [number(folder / "thermal_throttle/package_throttle_count") for folder in folders]
-    told = [count for count in cores if count is not None]
-    # Each CPU of a package has the same count.
-    told += [max((count for count in packages if count is not None), default=0)]
-    return sum(told) if any(count is not None for count in cores + packages) else None
+    counts = [count for count in cores if count is not None]
+    # Every CPU of a package has the package's count.
+    counts += [max((count for count in packages if count is not None), default=0)]
+    return sum(counts) if any(count is not None for count in cores + packages) else None
 
 
 def _share(part: int, whole: int) -> float:

@@ -1,6 +1,6 @@
-"""NVIDIA GPUs as NVML lists and monitors them, and the variable that hides and renumbers them.
+"""NVIDIA GPUs as NVML reports them, and the variable that hides and renumbers them.
 
-NVML is asked in a child because it can hang in the driver.
+NVML runs in a child process because it can hang in the driver.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from bench_lib.backends.tool import ToolError
 from bench_lib.model import Hardware
 
 TIMEOUT_S = 20.0
-"""Longest wait for the child; a healthy NVML answers in less than a second."""
+"""Time limit of the child; a healthy NVML answers in less than a second."""
 
 INSTANCE = "MIG"
-"""The partition mode of a GPU that is divided into instances."""
+"""The partition mode of a GPU that is split into instances."""
 PEAKS = Path(__file__).with_name("peaks.toml")
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -34,7 +34,7 @@ _SM_CLOCK = 1
 """NVML_CLOCK_SM (nvml.h)."""
 
 _CUDA_CORES_PER_SM = {"sm_60": 64, "sm_70": 64, "sm_75": 64, "sm_80": 64}
-"""CUDA programming guide, compute capabilities; every other since 5.0 has 128."""
+"""CUDA programming guide, compute capabilities; all others since 5.0 have 128."""
 
 
 def is_present(root: Path) -> bool:
@@ -43,7 +43,7 @@ def is_present(root: Path) -> bool:
 
 
 def devices(root: Path) -> list[Hardware]:
-    """List NVML's GPUs in PCI order, none hidden yet; without a driver NVML is not asked."""
+    """List all of NVML's GPUs in PCI order, also hidden ones; empty without a driver."""
     if not is_present(root):
         return []
     try:
@@ -54,27 +54,27 @@ def devices(root: Path) -> list[Hardware]:
 
 
 def ask_here() -> None:
-    """Ask NVML, in this very process, for what `devices` needs to know, and print it."""
-    print(json.dumps(_asked_here()))  # noqa: T201 - the answer
+    """Query NVML in this process for what `devices` needs, and print it as JSON."""
+    print(json.dumps(_answer()))  # noqa: T201 - the answer
 
 
-def _asked_here() -> dict[str, Any]:
+def _answer() -> dict[str, Any]:
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
         count = nvml.nvmlDeviceGetCount()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - any error is the answer
         return {"error": f"NVML: {error}"}
 
     def ask(function: str, *arguments: object) -> Any:
-        """Get a figure, or None if this GPU, driver or pynvml has no such figure."""
+        """Return a value, or None if this GPU, driver or pynvml does not have it."""
         try:
             answer = getattr(nvml, function)(*arguments)
         except (nvml.NVMLError, AttributeError):
             return None
         return answer.decode() if isinstance(answer, bytes) else answer
 
-    found = []
+    entries = []
     for index in range(count):
         handle = ask("nvmlDeviceGetHandleByIndex", index)
         if handle is None:  # fallen off the bus, or not granted to this container
@@ -83,7 +83,7 @@ def _asked_here() -> dict[str, Any]:
         bus_id = getattr(pci, "busId", None)
         capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
         limit_mw = ask("nvmlDeviceGetEnforcedPowerLimit", handle)
-        found.append(
+        entries.append(
             {
                 "name": ask("nvmlDeviceGetName", handle),
                 "uuid": ask("nvmlDeviceGetUUID", handle),
@@ -100,11 +100,11 @@ def _asked_here() -> dict[str, Any]:
                 "mig": bool((ask("nvmlDeviceGetMigMode", handle) or [0])[0]),
             }
         )
-    return {"devices": found}
+    return {"devices": entries}
 
 
 def _device(entry: Mapping[str, Any]) -> Hardware:
-    """Describe a device from what the child printed."""
+    """Convert a device that the child printed."""
     bdf = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+:[0-9a-f.]+)", str(entry["bdf"] or "").lower())
     cores, arch, mig = entry["cuda_cores"], entry["arch"], entry["mig"]
     return catalogue.identify(
@@ -113,11 +113,11 @@ def _device(entry: Mapping[str, Any]) -> Hardware:
             name=str(entry["name"] or ""),
             key="",
             arch=arch,
-            # NVML's id is the device in its upper half and the vendor in its lower.
+            # NVML's id has the device in its upper half and the vendor in its lower half.
             pci_device_id=f"{entry['pci_id'] >> 16:04x}" if entry["pci_id"] else None,
             bdf=f"{int(bdf[1], 16):04x}:{bdf[2]}" if bdf else None,
             uuid=entry["uuid"],
-            # Divided into instances, CUDA shows one of them and these are the whole GPU's.
+            # CUDA shows one instance of a split GPU, and these values are the whole GPU's.
             compute_units=cores // _CUDA_CORES_PER_SM.get(arch, 128) if cores and not mig else None,
             memory_bytes=entry["memory_bytes"] if not mig else None,
             compute_partition=INSTANCE if mig else None,
@@ -131,58 +131,58 @@ def _device(entry: Mapping[str, Any]) -> Hardware:
 
 
 def _clock_policy(clock_mhz: int | None, default_mhz: int | None) -> str | None:
-    """Name the application clocks that are set; NVML does not report other locks."""
+    """Describe the application clocks; NVML does not report other clock locks."""
     if not clock_mhz or not default_mhz:
         return None
     return "default" if clock_mhz == default_mhz else f"sm {clock_mhz} MHz"
 
 
 def _ask(timeout_s: float) -> list[Any]:
-    """Ask in a child; ToolError with the cause where it learnt nothing."""
-    words = [sys.executable, "-c", f"from {__name__} import {ask_here.__name__} as ask; ask()"]
-    said = tool.ask(words, timeout_s=timeout_s, environ=tool.finding_us(), what="NVML")
-    answer = tool.parse(said, "the process that asks NVML")
+    """Query NVML in a child process; raises ToolError with the cause if there is no answer."""
+    command = [sys.executable, "-c", f"from {__name__} import {ask_here.__name__} as ask; ask()"]
+    output = tool.ask(command, timeout_s=timeout_s, environ=tool.finding_us(), what="NVML")
+    answer = tool.parse(output, "the process that queries NVML")
     if isinstance(answer, dict) and isinstance(answer.get("devices"), list):
         return list(answer["devices"])
     cause = answer.get("error") if isinstance(answer, dict) else None
-    raise ToolError(cause or f"the process that asks NVML said {said.strip()[:200]!r}")
+    raise ToolError(cause or f"the process that queries NVML said {output.strip()[:200]!r}")
 
 
-# --- hidden and renumbered ---------------------------------------------------------------
+# --- visibility --------------------------------------------------------------------------
 
 
 def left(gpus: Sequence[Hardware], environ: Mapping[str, str]) -> list[Hardware]:
-    """Keep what CUDA_VISIBLE_DEVICES leaves, in its order.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
 
-    As torch.cuda reads it: an index ends at its last digit, a word that names no device
-    ends the list, a repeated one empties it.
+    The rules are torch.cuda's: an index ends at its last digit, an item that matches no device ends
+    the list, and a repeated device empties it.
     """
-    left, value = list(gpus), environ.get(VARIABLE)
+    visible, value = list(gpus), environ.get(VARIABLE)
     if value is not None:
-        words = value.split(",")
+        items = value.split(",")
         if not value.startswith("GPU-"):
-            indices = (re.match(r"\s*\+?(\d+)", word) for word in words)
-            words = [index[1] if index else "" for index in indices]
+            indices = (re.match(r"\s*\+?(\d+)", item) for item in items)
+            items = [index[1] if index else "" for index in indices]
             if environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({g.key for g in gpus}) > 1:
                 warn_once(
                     "this machine has different NVIDIA GPUs and CUDA numbers them by speed; set "
                     "CUDA_DEVICE_ORDER=PCI_BUS_ID so that CUDA_VISIBLE_DEVICES counts as NVML does"
                 )
-        left = named(words, gpus)
-        if any(device in left[:n] for n, device in enumerate(left)):
-            left = []
-    return [replace(device, index=index) for index, device in enumerate(left)]
+        visible = named(items, gpus)
+        if any(device in visible[:n] for n, device in enumerate(visible)):
+            visible = []
+    return [replace(device, index=index) for index, device in enumerate(visible)]
 
 
 def only(device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
-    """Choose the variable that leaves a worker only `device`.
+    """Return the environment variable under which a worker sees only `device`.
 
-    By uuid where there is one: an index would depend on CUDA_DEVICE_ORDER.
+    It has the uuid if there is one, because an index depends on CUDA_DEVICE_ORDER.
     """
     return {VARIABLE: device.uuid or word_for(device, VARIABLE, environ.get(VARIABLE))}
 
 
-# --- watching ----------------------------------------------------------------------------
+# --- telemetry ---------------------------------------------------------------------------
 
 REASONS = {
     0x04: "power cap",
@@ -195,16 +195,16 @@ REASONS = {
     0x200: "board limit",
     0x400: "reliability",
 }
-"""Clocks-event reasons (nvml.h) that slow a device; idle and application clocks do not count."""
+"""Clocks-event reasons (nvml.h) that slow a device, without idle and application clocks."""
 
 NOT_FOUND = 6
 """NVML_ERROR_NOT_FOUND (nvml.h): no process has run anything."""
 
 
 def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
-    """Look through NVML, figure by figure since not every GPU has every one.
+    """Return a source that reads NVML; values that a GPU does not have are None.
 
-    Raises what NVML raises where it or the device is not there.
+    Raises NVML's exceptions if it does not work or does not know the device.
     """
     nvml.nvmlInit()
     if device.uuid is not None:
@@ -224,9 +224,9 @@ def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
         power_mw = ask("nvmlDeviceGetPowerUsage")
         rates = ask("nvmlDeviceGetUtilizationRates")
         reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if reasons is None:  # the name before driver 535
+        if reasons is None:  # its name before driver 535
             reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        seen: dict[str, Any] = {
+        sample: dict[str, Any] = {
             "clock_mhz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             "memory_clock_mhz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             "power_w": power_mw / 1000 if power_mw is not None else None,
@@ -235,12 +235,12 @@ def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
             "throttle": [name for bit, name in REASONS.items() if (reasons or 0) & bit],
         }
         if with_pids:
-            seen |= counters() | processes()
-        return seen
+            sample |= counters() | processes()
+        return sample
 
     def counters() -> dict[str, Any]:
-        # Of all reasons whose time NVML counts, heat alone disturbs a measurement.  On an H200 the
-        # call took 0.9 ms, sixty times as long as a clock's.
+        # Heat is the only reason with a counter in NVML that makes a measurement invalid.  On an
+        # H200 the call took 0.9 ms, sixty times as long as reading a clock.
         time = ask("nvmlDeviceGetViolationStatus", nvml.NVML_PERF_POLICY_THERMAL)
         if time is None:
             return {}
@@ -255,20 +255,20 @@ def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
         return {
             "pids": list(memory),
             "names": {pid: described(pid, memory=used) for pid, used in memory.items()},
-            # It takes 2 ms, and nobody asks where all are ours.
+            # It takes 2 ms, and is not needed if all processes are ours.
             "busy": busy() if len(kin(memory, ancestor)) < len(memory) else None,
         }
 
     def busy() -> list[int] | None:
-        """Return the processes that have used the multiprocessors since this was last asked."""
+        """Return the pids that have used the multiprocessors since the last call."""
         nonlocal asked_us
         try:
-            told = nvml.nvmlDeviceGetProcessUtilization(handle, asked_us)
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, asked_us)
         except nvml.NVMLError as error:
             return [] if getattr(error, "value", None) == NOT_FOUND else None
         except AttributeError:
             return None
-        asked_us = max((one.timeStamp for one in told), default=asked_us)
-        return sorted({one.pid for one in told if one.smUtil})
+        asked_us = max((sample.timeStamp for sample in samples), default=asked_us)
+        return sorted({sample.pid for sample in samples if sample.smUtil})
 
     return Source("nvml", look)
