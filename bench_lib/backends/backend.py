@@ -39,7 +39,7 @@ def stops(name: str, detail: str, remedy: str) -> Check:
     return Check(name, ok=False, detail=detail, remedy=remedy, fatal=True)
 
 
-def spoils(name: str, detail: str, remedy: str) -> Check:
+def warns(name: str, detail: str, remedy: str) -> Check:
     """Return a problem that makes results noisier, fewer or less reliable."""
     return Check(name, ok=False, detail=detail, remedy=remedy)
 
@@ -54,7 +54,7 @@ def other_processes(pids: list[str]) -> Check:
     if not pids:
         return good(OTHER_PROCESSES, "none")
     remedy = "wait for them or end them; measurements taken meanwhile are discarded"
-    return spoils(OTHER_PROCESSES, f"{len(pids)}: {', '.join(pids[:8])}", remedy)
+    return warns(OTHER_PROCESSES, f"{len(pids)}: {', '.join(pids[:8])}", remedy)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def find(environ: Mapping[str, str] = os.environ) -> RocmProfiler | None:
 def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> RocmProfiler:
     """Return the profiler; raises ToolError, which says what to install, if it is missing."""
     if name not in (NEWEST, TOOL):
-        raise ToolError(f"no profiler {name!r}; there is {TOOL}")
+        raise ToolError(f"no profiler {name!r}; choose {TOOL}")
     profiler = find(environ)
     if profiler is not None:
         return profiler

@@ -66,8 +66,8 @@ def rows(path: Path, columns: Sequence[str], convert: Callable[..., T]) -> Itera
                     raise ToolError(f"{path.name} cannot be read: row {at}: {reason}") from None
                 yield value
     except (OSError, csv.Error) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise ToolError(f"{path.name} cannot be read: {reason}") from error
+        cause = (isinstance(error, OSError) and error.strerror) or error
+        raise ToolError(f"{path.name} cannot be read: {cause}") from error
 
 
 def columns_of(path: Path) -> list[str]:
