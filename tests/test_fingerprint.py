@@ -519,8 +519,8 @@ CPU_BUILD = "cuda = None\nhip = None\n"
         (CPU_BUILD, GPU, False, "the GPU is amd's"),
         (CUDA_BUILD, GPU, False, "the GPU is amd's"),
         (HIP_BUILD, NVIDIA, False, "the GPU is nvidia's"),
-        ("cuda: Opt", GPU, None, "not known"),
-        (None, GPU, None, "not known"),
+        ("cuda: Opt", GPU, None, "unknown platform"),
+        (None, GPU, None, "unknown platform"),
     ],
 )
 def test_a_torch_for_other_hardware_is_wrong(site, source, device, ok, word):

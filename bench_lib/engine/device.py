@@ -646,10 +646,10 @@ class HeldDevice:
         """
         told = [name for name in side.environment if not name.startswith("BENCH_LIB_")]
         if side.command_prefix:
-            known = fingerprint.collect(environ=side.environment, told=told, cwd=side.folder)
+            known = fingerprint.collect(environ=side.environment, chosen=told, cwd=side.folder)
             return replace(known, rocm=None, libraries={}, caches={})
         environ = {**os.environ, **side.environment}
-        described = fingerprint.collect(environ=environ, told=told, cwd=side.folder)
+        described = fingerprint.collect(environ=environ, chosen=told, cwd=side.folder)
         name = launchers.name_of(self._settings.launcher, environ)
         return launchers.noted_in(described, name)
 

@@ -1,4 +1,4 @@
-"""Commits of the checkout around a folder: who changed what, and where to read it."""
+"""Reads git: the commits of a checkout, with their addresses on the web."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from urllib.parse import quote, urlsplit
 
 GIT_TIMEOUT_S = 5.0
 MOST = 20
-"""Most commits that are listed of a range."""
+"""The most commits that are listed of a range."""
 _PLACES = {"bitbucket": "commits", "googlesource": "+", "gitlab": "-/commit"}
-"""The path of a commit on a host's pages, by a word of the host's name; all others use
-``commit``."""
+"""The path to a commit by a part of the host's name; on other hosts it is ``commit``."""
 _SHORT_FORM = re.compile(r"(?:[^@/:]+@)?(?P<host>[^/:@\\]{2,}):(?P<path>(?!//).+)")
 """``git@host:owner/name.git``; a single letter before the colon is a drive."""
 _HASH = re.compile(r"[0-9a-f]{7,64}")
@@ -31,15 +30,15 @@ class Commit:
     """Its first line."""
     author: str
     date: str
-    """When it was committed, ISO 8601 with its zone."""
+    """When it was committed, in ISO 8601 with the time zone."""
     address: str
-    """Its address on the web; empty if git's remote has none."""
+    """Its address on the web; empty if there is none."""
 
 
 def commit_address(remote: str, commit: str) -> str:
-    """Return where a commit can be read on the web, by the address that git fetches from.
+    """Return a commit's address on the web, derived from the URL of git's remote.
 
-    Empty where the remote is a folder, or no address.  Users and passwords are left out.
+    Empty if the remote is a folder or not a URL.  Users and passwords are removed.
     """
     short = _SHORT_FORM.fullmatch(remote)
     try:
@@ -53,42 +52,43 @@ def commit_address(remote: str, commit: str) -> str:
     scheme = "http" if parts.scheme == "http" else "https"
     if port is not None and parts.scheme in ("https", "http"):
         host = f"{host}:{port}"
-    place = next((place for word, place in _PLACES.items() if word in host), "commit")
+    place = next((place for part, place in _PLACES.items() if part in host), "commit")
     return f"{scheme}://{host}/{quote(path)}/{place}/{quote(commit)}"
 
 
 class Checkout:
-    """The repository around a folder, as far as git knows it; asked once for each question."""
+    """The git repository around a folder; each question is asked once."""
 
     def __init__(self, folder: Path) -> None:
-        """Ask nothing yet."""
+        """Remember the folder."""
         self._folder = folder
-        self._log = functools.cache(self._asked)
+        self._log = functools.cache(self._read)
 
     def between(self, old: str, new: str) -> list[Commit]:
-        """Return the commits that ``new`` has and ``old`` has not, the newest first, up to MOST.
+        """Return up to MOST commits that ``new`` has and ``old`` has not, the newest first.
 
-        Nothing where either is not in this repository.
+        Empty if either is not in this repository.
         """
         if not (_HASH.fullmatch(old) and _HASH.fullmatch(new)):
             return []
         return self._log(f"{old}..{new}", f"--max-count={MOST}")
 
     def commit(self, name: str) -> Commit | None:
-        """Return one commit by its hash, or the beginning of it; None if it is not here."""
+        """Return a commit by its hash or a prefix of it; None if it is not in this repository."""
         if not _HASH.fullmatch(name):
             return None
         return next(iter(self._log(name, "--max-count=1")), None)
 
     def line(self, old: str, new: str) -> list[Commit]:
-        """Return what came to the branch of ``new`` after ``old``, the oldest first.
+        """Return the commits on the branch of ``new`` after ``old``, the oldest first.
 
-        A merge is one commit; those that it brought are left out.
+        A merge counts as one commit, without the commits that it merged.
         """
-        return self._asked(f"{old}..{new}", "--first-parent", "--reverse")
+        return self._read(f"{old}..{new}", "--first-parent", "--reverse")
 
-    def _asked(self, *words: str) -> list[Commit]:
-        answer = git(self._folder, "log", "--no-show-signature", f"--format={_FORM}", *words, "--")
+    def _read(self, *arguments: str) -> list[Commit]:
+        command = ("log", "--no-show-signature", f"--format={_FORM}", *arguments, "--")
+        answer = git(self._folder, *command)
         lines = (line.split("\0") for line in (answer or "").split("\n"))
         return [
             Commit(hash_, subject, author, date, commit_address(self._origin, hash_))
@@ -103,7 +103,7 @@ class Checkout:
 
 
 def git(folder: Path, *arguments: str, limit_s: float = GIT_TIMEOUT_S) -> str | None:
-    """Return git's answer in a folder, without writing to it; None if it fails or takes longer."""
+    """Return what git prints in a folder; None if it fails or exceeds ``limit_s`` seconds."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(folder), *arguments],  # noqa: S607 - whichever git the user has
@@ -111,7 +111,7 @@ def git(folder: Path, *arguments: str, limit_s: float = GIT_TIMEOUT_S) -> str | 
             check=True,
             encoding="utf-8",
             errors="replace",
-            # Asking for the status must not write to the checkout.
+            # git status must not write to the checkout.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             stdin=subprocess.DEVNULL,
             timeout=limit_s,

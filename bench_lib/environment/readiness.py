@@ -1,4 +1,4 @@
-"""Checks whether this machine is fit to measure; each check has a remedy."""
+"""Checks whether this machine can measure well, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -22,57 +22,59 @@ def checks(
     environ: Mapping[str, str] = os.environ,
     devices: Sequence[Hardware] = (),
 ) -> list[Check]:
-    """Look for obstacles to measuring, or to measuring well.
+    """Check what measuring, or measuring well, needs.
 
-    `devices` is what `bench_lib.backends.detect` found here.  The kernel's drivers also decide
-    whose vendor's checks apply, so that a GPU which is there and cannot be used is reported.
+    `devices` are those that `bench_lib.backends.detect` found.  Without GPUs among them, the checks
+    are those of the vendors whose driver is loaded, to report why their GPUs cannot be used.
     """
     gpus = [device for device in devices if backends.is_gpu(device)]
-    here = backends.used_by(gpus) or [each for each in backends.every() if each.is_present(root)]
-    answers = [_gpus(here, gpus, environ)]
-    for backend in here:
+    vendors = backends.used_by(gpus) or [item for item in backends.every() if item.is_present(root)]
+    results = [_gpus(vendors, gpus, environ)]
+    for backend in vendors:
         own = [device for device in gpus if backends.of(device) is backend]
-        answers += backend.checks(root, environ, own)
-    answers += [_torch(here, root, environ), _torchvision()]
-    if here:
+        results += backend.checks(root, environ, own)
+    results += [_torch(vendors, root, environ), _torchvision()]
+    if vendors:
         c = _compiler("C compiler", "CC", ("gcc", "clang"), environ, target="GPU", is_needed=True)
-        answers += [_triton(), c]
+        results += [_triton(), c]
     programs = ("g++", "clang++", "c++")
-    answers.append(
-        _compiler("C++ compiler", "CXX", programs, environ, target="CPU", is_needed=not here)
+    results.append(
+        _compiler("C++ compiler", "CXX", programs, environ, target="CPU", is_needed=not vendors)
     )
-    return [*answers, *_unsteady(root)]
+    return [*results, *_noise(root)]
 
 
 # --- devices -----------------------------------------------------------------------------
 
 
-def _gpus(here: Sequence[Backend], gpus: Sequence[Hardware], environ: Mapping[str, str]) -> Check:
+def _gpus(
+    vendors: Sequence[Backend], gpus: Sequence[Hardware], environ: Mapping[str, str]
+) -> Check:
     if gpus:
-        listed = ", ".join(f"{device.index}: {device.key}" for device in gpus)
-        return good("visible devices", listed)
-    if not here:
+        keys = ", ".join(f"{device.index}: {device.key}" for device in gpus)
+        return good("visible devices", keys)
+    if not vendors:
         return unknown("visible devices", "no GPU in this machine; the CPU is measured")
-    names = list(dict.fromkeys(name for backend in here for name in backend.variables))
+    names = list(dict.fromkeys(name for backend in vendors for name in backend.variables))
     hiding = [f"{name}={environ[name]!r}" for name in names if name in environ]
-    detail = f"the kernel knows GPUs of {_names(here)}, but none is visible"
+    detail = f"the kernel lists {_names(vendors)} GPUs, but none is visible"
     if hiding:
         return stops("visible devices", detail, f"unset or change {' and '.join(hiding)}")
-    remedy = f"none of {', '.join(names)} is set; in a container, grant it the devices"
+    remedy = f"none of {', '.join(names)} is set; give a container access to the devices"
     return stops("visible devices", detail, remedy)
 
 
-def _names(here: Sequence[Backend]) -> str:
-    return " and ".join(sorted(backend.name for backend in here))
+def _names(vendors: Sequence[Backend]) -> str:
+    return " and ".join(sorted(backend.name for backend in vendors))
 
 
 # --- software ----------------------------------------------------------------------------
 
 
-def _torch(here: Sequence[Backend], root: Path, environ: Mapping[str, str]) -> Check:
-    """Ask whether the installed torch was built for this machine's GPUs; it is not imported."""
+def _torch(vendors: Sequence[Backend], root: Path, environ: Mapping[str, str]) -> Check:
+    """Check, without importing torch, that it was built for this machine's GPUs."""
     remedy = "pip install --force-reinstall torch torchvision"
-    remedy += "".join(backend.torch_index(backend.software(root, environ)) for backend in here)
+    remedy += "".join(backend.torch_index(backend.software(root, environ)) for backend in vendors)
     try:
         installed = importlib.metadata.distribution("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -84,23 +86,20 @@ def _torch(here: Sequence[Backend], root: Path, environ: Mapping[str, str]) -> C
         if (build := backend.torch_build(versions, backend.software(root, environ)))
     }
     if not built:
-        return unknown("torch", f"{installed.version}, built for what is not known")
+        return unknown("torch", f"{installed.version}, built for an unknown platform")
     name, build = next(iter(built.items()))
-    told = f"{name} ({build.version})" if build.version else name
-    detail = f"{installed.version}, built for {told}"
-    # A build for any GPU measures the CPU as well.
-    if here and name not in {backend.name for backend in here}:
-        return stops("torch", f"{detail}, but the GPU is {_names(here)}'s", remedy)
+    platform = f"{name} ({build.version})" if build.version else name
+    detail = f"{installed.version}, built for {platform}"
+    # Builds for GPUs can also measure the CPU.
+    if vendors and name not in {backend.name for backend in vendors}:
+        return stops("torch", f"{detail}, but the GPU is {_names(vendors)}'s", remedy)
     if build.doubt:
         return warns("torch", f"{detail}, but {build.doubt}", remedy)
     return good("torch", detail)
 
 
 def _platforms(torch: importlib.metadata.Distribution) -> dict[str, str]:
-    """Read the platforms that ``torch/version.py`` names; "" where it was not built for one.
-
-    The file is not run.
-    """
+    """Parse the platforms in ``torch/version.py``; "" if torch was not built for one."""
     source = text(Path(str(torch.locate_file("torch/version.py")))) or ""
     return dict(
         re.findall(
@@ -110,8 +109,8 @@ def _platforms(torch: importlib.metadata.Distribution) -> dict[str, str]:
 
 
 def _torchvision() -> Check:
-    """Ask whether torchvision is there and of the same build as torch."""
-    remedy = "install it from the index that torch came from, with --no-deps if torch must stay"
+    """Check that torchvision is installed, from the same kind of build as torch."""
+    remedy = "install it from torch's index, with --no-deps to keep the installed torch"
     version, torch = _version("torchvision"), _version("torch")
     if version is None:
         return stops("torchvision", "not installed", remedy)
@@ -119,7 +118,7 @@ def _torchvision() -> Check:
         return unknown("torchvision", f"{version}, without torch")
     suffix, torch_suffix = (v.partition("+")[2] for v in (version, torch))
     if suffix and torch_suffix and suffix != torch_suffix and "git" not in suffix + torch_suffix:
-        return warns("torchvision", f"{version} does not go with torch {torch}", remedy)
+        return spoils("torchvision", f"{version} does not match torch {torch}", remedy)
     return good("torchvision", version)
 
 
@@ -131,12 +130,12 @@ def _version(package: str) -> str | None:
 
 
 def _triton() -> Check:
-    """Ask for the compiler of GPU kernels behind torch.compile, under any of its names."""
+    """Check for torch.compile's compiler of GPU kernels, under any of its package names."""
     for name in ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton"):
         if version := _version(name):
             return good("triton", version)
-    detail = "not installed: compiled cases on the GPU will be errors"
-    return stops("triton", detail, "install the one that torch's index has for this torch")
+    detail = "not installed: compiled cases on the GPU will end in ERROR"
+    return stops("triton", detail, "install the version for this torch from torch's index")
 
 
 def _compiler(
@@ -148,27 +147,25 @@ def _compiler(
     target: str,
     is_needed: bool,
 ) -> Check:
-    """Find a compiler that torch.compile or Triton runs, for kernels of the CPU or their launch."""
-    words = environ.get(variable, "").split()
-    found = (shutil.which(n, path=environ.get("PATH")) for n in words[:1] or programs)
-    if path := next(filter(None, found), None):
+    """Check for a compiler that torch.compile (CPU kernels) or Triton (launchers) runs."""
+    command = environ.get(variable, "").split()
+    paths = (shutil.which(n, path=environ.get("PATH")) for n in command[:1] or programs)
+    if path := next(filter(None, paths), None):
         return good(name, path)
-    say = stops if is_needed else warns
-    detail = f"not found: compiled cases on the {target} will be errors"
-    return say(
-        name, detail, f"install {programs[0]}, or set {variable} to a compiler that is there"
-    )
+    problem = stops if is_needed else spoils
+    detail = f"not found: compiled cases on the {target} will end in ERROR"
+    return problem(name, detail, f"install {programs[0]}, or set {variable} to another compiler")
 
 
 # --- the machine -------------------------------------------------------------------------
 
 
-def _unsteady(root: Path) -> Iterator[Check]:
-    """Yield the settings of the kernel that make times vary."""
-    chosen = governor(root)
-    if chosen not in (None, "performance"):
+def _noise(root: Path) -> Iterator[Check]:
+    """Yield the kernel settings that make times vary."""
+    current = governor(root)
+    if current not in (None, "performance"):
         remedy = "sudo cpupower frequency-set -g performance"
-        yield warns("CPU governor", f"{chosen}: host-bound cases will vary", remedy)
+        yield spoils("CPU governor", f"{current}: host-bound cases will vary", remedy)
     nodes = sum(1 for _ in root.glob("sys/devices/system/node/node[0-9]*"))
-    if numa_balancing(root) and nodes != 1:  # it moves pages while kernels are launched
-        yield warns("NUMA balancing", f"on, {nodes} nodes", "sudo sysctl kernel.numa_balancing=0")
+    if numa_balancing(root) and nodes != 1:  # pages migrate while kernels are launched
+        yield spoils("NUMA balancing", f"on, {nodes} nodes", "sudo sysctl kernel.numa_balancing=0")

@@ -1,7 +1,7 @@
-"""Environment variables that may affect speed, recorded so that no secret enters a history.
+"""Records environment variables that may affect speed, without secrets: histories may be public.
 
-Values are recorded of variables that are listed here, and of any other only if they are a switch.
-Of the others the record says that they are set.
+The values of variables that are listed here are recorded.  Others' values are recorded only if they
+are switches; otherwise the record only says that the variable is set.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ FAMILIES = (
     "TORCHINDUCTOR_",
     "TORCHDYNAMO_",
     "TRITON_",
-    "AMDGCN_",  # how Triton's kernels reach memory (triton/knobs.py)
+    "AMDGCN_",  # how Triton's kernels access memory (triton/knobs.py)
     "TORCH_NCCL_",
     "TORCH_SYMM_MEM_",  # whether symmetric memory uses NVLink's multicast
-    "TORCH_ROCM_",  # which library does attention (ATen/Context.h)
+    "TORCH_ROCM_",  # which library computes attention (ATen/Context.h)
     "NCCL_",
     "NVSHMEM_",
     "RCCL_",
@@ -73,27 +73,27 @@ _HARMLESS = frozenset(
     GOMP_SPINCOUNT
     """.split()  # noqa: SIM905 - as above
 )
-"""Variables of the families whose values are numbers, words of the library's own, or paths."""
+"""Variables of the families whose values are numbers, the library's keywords, or paths."""
 _SWITCH = re.compile(r"-?\d{0,3}|true|false|yes|no|on|off", re.IGNORECASE)
-"""Values that no variable can hide anything in."""
+"""Values that cannot be secrets."""
 _ADDRESS = re.compile(r"://|@")
-"""Characters before a password or a webhook's path, whatever the variable is for."""
+"""Characters of values that may contain a password or a webhook."""
 SET = "set"
-"""In place of a value that is not recorded."""
+"""Stands for a value that is not recorded."""
 _HASHED = "hidden "
-"""How the values that 0.2.0 replaced by a hash begin."""
+"""The prefix of 0.2.0's hashes, which stand for values."""
 
 
-def recorded(environ: Mapping[str, str], told: Collection[str] = ()) -> dict[str, str]:
-    """Return what is recorded of the variables that may change speed, by name.
+def recorded(environ: Mapping[str, str], chosen: Collection[str] = ()) -> dict[str, str]:
+    """Return the recorded values of the variables that may affect speed, by name.
 
-    Those in `told` were set on purpose.  They are recorded whatever they are called.
+    The user set those in `chosen` on purpose, so they are recorded under any name.
     """
     known = KNOWN.union(backends.variables())
     return {
-        name: value if _may_be_read(name, value, known) else SET
+        name: value if _is_public(name, value, known) else SET
         for name, value in sorted(environ.items())
-        if name in told
+        if name in chosen
         or ((name in known or name.startswith(FAMILIES)) and not SECRET_NAME.search(name.upper()))
     }
 
@@ -102,11 +102,11 @@ CACHE_FOLDERS = (
     *("AMD_COMGR_CACHE_DIR", "MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH"),
     *("PYTORCH_KERNEL_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
 )
-"""Variables that say where a cache is; the record of the caches says what is in it."""
+"""Variables with the path of a cache; the caches' own record describes the content."""
 
 
 def is_same(name: str, old: str | None, new: str | None) -> bool:
-    """Whether two records mean the same, or nobody can tell; None stands for unset."""
+    """Whether two recorded values are or may be equal; None stands for unset."""
     if old == new or name in CACHE_FOLDERS:
         return True
     if old is None or new is None:
@@ -114,7 +114,7 @@ def is_same(name: str, old: str | None, new: str | None) -> bool:
     return any(value == SET or value.startswith(_HASHED) for value in (old, new))
 
 
-def _may_be_read(name: str, value: str, known: frozenset[str]) -> bool:
+def _is_public(name: str, value: str, known: frozenset[str]) -> bool:
     if _SWITCH.fullmatch(value):
         return True
     return (name in known or name in _HARMLESS) and not _ADDRESS.search(value)
