@@ -118,7 +118,7 @@ def _torchvision() -> Check:
         return unknown("torchvision", f"{version}, without torch")
     suffix, torch_suffix = (v.partition("+")[2] for v in (version, torch))
     if suffix and torch_suffix and suffix != torch_suffix and "git" not in suffix + torch_suffix:
-        return spoils("torchvision", f"{version} does not match torch {torch}", remedy)
+        return warns("torchvision", f"{version} does not match torch {torch}", remedy)
     return good("torchvision", version)
 
 
@@ -152,7 +152,7 @@ def _compiler(
     paths = (shutil.which(n, path=environ.get("PATH")) for n in command[:1] or programs)
     if path := next(filter(None, paths), None):
         return good(name, path)
-    problem = stops if is_needed else spoils
+    problem = stops if is_needed else warns
     detail = f"not found: compiled cases on the {target} will end in ERROR"
     return problem(name, detail, f"install {programs[0]}, or set {variable} to another compiler")
 
@@ -165,7 +165,9 @@ def _noise(root: Path) -> Iterator[Check]:
     current = governor(root)
     if current not in (None, "performance"):
         remedy = "sudo cpupower frequency-set -g performance"
-        yield spoils("CPU governor", f"{current}: host-bound cases will vary", remedy)
+        yield warns("CPU governor", f"{current}: host-bound cases will vary", remedy)
     nodes = sum(1 for _ in root.glob("sys/devices/system/node/node[0-9]*"))
     if numa_balancing(root) and nodes != 1:  # pages migrate while kernels are launched
-        yield spoils("NUMA balancing", f"on, {nodes} nodes", "sudo sysctl kernel.numa_balancing=0")
+        yield warns(
+            "NUMA balancing", f"on, {nodes} nodes", "sudo sysctl kernel.numa_balancing=0"
+        )
