@@ -242,10 +242,10 @@ def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
         ("--precision half", "unknown precision 'half'"),
         ("--max-steps 0", "--max-steps / -ms: "),
         ("--max-epochs 0", "--max-epochs: "),
-        ("--batch-size 0", "batch_size is 0; it must be a whole number of 1 or more"),
-        ("--batch-size 60000", "a step of 60000 images is more than the 50000 that cifar100 has"),
-        ("--workers -1", "workers is -1; it must be a whole number of 0 or more"),
-        ("--time-limit 0", "--time-limit 0: it must be a time above 0"),
+        ("--batch-size 0", "batch_size is 0; it has to be a whole number of 1 or more"),
+        ("--batch-size 60000", "a step has 60000 images, but cifar100 has only 50000"),
+        ("--workers -1", "workers is -1; it has to be a whole number of 0 or more"),
+        ("--time-limit 0", "--time-limit 0: it has to be a time above 0"),
         ("--data nowhere", "--data / --data-path / -dp: "),
     ],
 )
@@ -359,8 +359,8 @@ def test_as_json_the_table_has_a_row_for_each_number_of_gpus(run):
         ("--epochs 2 --steps 9", "--steps and --epochs exclude each other; choose one"),
         ("--feed fixed", "unknown --feed 'fixed'; choose from loader, device"),
         ("--network vgg", "unknown network 'vgg'"),
-        ("--network none", "epochs is 10, and network none learns nothing"),
-        ("--batch-size 4096", "a step of 65536 images is more than the 50000 that cifar10 has"),
+        ("--network none", "epochs is 10, but network none learns nothing"),
+        ("--batch-size 4096", "a step has 65536 images, but cifar10 has only 50000"),
     ],
 )
 def test_a_table_that_cannot_be_made_is_one_line(run, words, expected):

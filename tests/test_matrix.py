@@ -113,10 +113,10 @@ def test_how_a_case_is_launched_is_in_its_id(tmp_path, keys, end, launch):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ("strong = true", ": strong divides a batch among ranks, and ranks is 1"),
-        ("ranks = 3\nstrong = true", ": batch_size 64 cannot be divided among 3 ranks evenly"),
-        ("strong = 1", ", strong: strong is 1; it must be true or false"),
-        ("threads = -1", ", threads: threads is -1; it must be a whole number of 0 or more"),
+        ("strong = true", ": strong divides a batch among ranks, but ranks is 1"),
+        ("ranks = 3\nstrong = true", ": batch_size 64 cannot be divided evenly among 3 ranks"),
+        ("strong = 1", ", strong: strong is 1; it has to be true or false"),
+        ("threads = -1", ", threads: threads is -1; it has to be a whole number of 0 or more"),
     ],
 )
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path, keys, words):
@@ -268,14 +268,14 @@ OWN = "[[gate.factory]]\nid = 'x'\n"
         ("ranks = 0", ", ranks: ranks is 0; it must be a whole number of 1 or more"),
         ('precision = "fp61"', ", precision: unknown precision 'fp61'; did you mean fp16"),
         ("batch_size = []", ": batch_size is an empty list"),
-        ("batch_size = [1, 2, 1]", ", batch_size: names a value twice: [1, 2, 1]"),
+        ("batch_size = [1, 2, 1]", ", batch_size: has a value twice: [1, 2, 1]"),
         ("batchsize = 4", ": unknown key 'batchsize'; did you mean batch_size?"),
-        ('compile_options = "x"', ": compile_options is 'x', and eager compiles nothing; leave it"),
+        ('compile_options = "x"', ": compile_options is 'x', but eager does not compile"),
         (
             'compile_mode = "default"\ncompile_options = "__import__(\'os\')"',
             ", compile_options: compile_options is \"__import__('os')\"; it must be names and",
         ),
-        ("exclude = [{batch_size = 3}]", ", exclude 1: {'batch_size': 3} leaves out no case"),
+        ("exclude = [{batch_size = 3}]", ", exclude 1: {'batch_size': 3} matches no case"),
         ("exclude = [{batch_size = 64}]", ", exclude: leaves no case"),
         ("exclude = {batch_size = 64}", ", exclude: must be a list of tables"),
         ("exclude = [{batch = 64}]", ", exclude: unknown key 'batch'; did you mean batch_size?"),
@@ -293,18 +293,18 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[weekly]", "the top level: unknown key 'weekly'; choose from smoke, gate, nightly"),
-        ("gate = 1", "gate: must be a table"),
-        ("[gate.networks]", "gate.networks: must be written [[gate.networks]]"),
+        ("[weekly]", "the top level: unknown key 'weekly'; valid keys: smoke, gate, nightly"),
+        ("gate = 1", "gate: has to be a table"),
+        ("[gate.networks]", "gate.networks: has to be written [[gate.networks]]"),
         ("[[gate.network]]", "gate: unknown key 'network'; did you mean networks?"),
         ('[gate]\nextends = "smoke"', "gate.extends: there is no tier 'smoke'"),
-        ('[gate]\nextends = "gate"', "gate.extends: gate → gate goes in a circle"),
+        ('[gate]\nextends = "gate"', "gate.extends: gate → gate is a cycle"),
         (
             '[smoke]\nextends = "nightly"\n[gate]\nextends = "smoke"\n[nightly]\nextends = "gate"',
-            "gate.extends: smoke → nightly → gate → smoke goes in a circle",
+            "gate.extends: smoke → nightly → gate → smoke is a cycle",
         ),
-        ("[gate]\ntime_limit_s = nan", "gate: time_limit_s is nan; it must be a number of sec"),
-        ("[gate.limits]\nspread = 0.11", "gate.limits: spread is 0.11; at most 0.1"),
+        ("[gate]\ntime_limit_s = nan", "gate: time_limit_s is nan; it has to be a number of sec"),
+        ("[gate.limits]\nspread = 0.11", "gate.limits: spread is 0.11; the limit is 0.1"),
         ("[[gate.networks]]\nbatch_size = 1", f"{TABLE}: network is missing"),
         ("[gate", "not TOML: Expected ']' at the end of a table declaration"),
         ('[[gate.factory]]\nid = "x"', f"{FACTORY}: target is None; it must be package.module:"),
@@ -324,7 +324,7 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
         ),
         (
             f"{OWN}target = 'a:b'\nbatch_size = 3",
-            f"{FACTORY}: unknown key 'batch_size'; choose from s",
+            f"{FACTORY}: unknown key 'batch_size'; valid keys: s",
         ),
     ],
 )
@@ -349,7 +349,7 @@ def test_a_factory_may_not_take_the_id_of_a_network_case(tmp_path):
 def test_a_product_beyond_reason_is_refused_before_it_is_made(tmp_path):
     batches = list(range(1, 401))
     text = one_table(f"batch_size = {batches}\nimage_size = {batches}")
-    expected = f"{TABLE}: stands for 160000 cases; at most 100000 are taken"
+    expected = f"{TABLE}: has 160000 cases; the limit is 100000"
     assert refusal(tmp_path, text) == expected
 
 

@@ -319,8 +319,8 @@ def test_an_id_says_what_is_measured(values, case_id):
     ("keys", "why"),
     [
         ('op = "add"\nshape = "4-x"', "ops, table 1, shape: shape '4-x': 'x' is no size"),
-        ('op = "gemm"\nshape = "4-4-4"', "gemm needs layout: NN or NT or TN or TT; leave it out"),
-        ('op = "add"\nshape = "4"\nranks = 2', "an operator is one device's, and ranks is 2"),
+        ('op = "gemm"\nshape = "4-4-4"', "gemm needs layout: NN or NT or TN or TT"),
+        ('op = "add"\nshape = "4"\nranks = 2', "an operator runs on one device, but ranks is 2"),
     ],
 )
 def test_a_matrix_refuses_operators_with_the_table_and_the_key(tmp_path, keys, why):
@@ -378,7 +378,7 @@ def test_a_name_a_type_and_in_place_are_one_operator(op, op_type, inplace, name)
         ("add", "binry", False, "--op-type: unknown op type 'binry'; did you mean binary"),
         ("exp", "binary", False, "--op-type binary: exp is unary"),
         ("gemm", "binary", False, "--op-type binary: gemm is a product of matrices"),
-        ("mul", "sparse", False, "--op-type sparse: mul has no sparse form; add has"),
+        ("mul", "sparse", False, "--op-type sparse: mul has no sparse form; only add has one"),
         ("sum", None, True, "--inplace: sum has no in-place form"),
         ("sofmax", None, False, "unknown op 'sofmax'; did you mean softmax"),
     ],

@@ -1,1 +1,1 @@
-"""Cases: the measured units, from the tables of a matrix."""
+"""Builds cases, the units that are measured, from the tables of a matrix."""

@@ -1,4 +1,4 @@
-"""The values that a workload's parameters may take, and their part in a case's id."""
+"""Defines the parameters of each workload: the valid values, and their part of a case's id."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from bench_lib.model import (
 )
 
 LARGEST = 10**9
-"""No count, size or time in a matrix is above this; a longer one is a slip of the keyboard."""
+"""The largest count, size or time in a matrix; a larger one is a typing error."""
 
 
 class MatrixError(UserError):
-    """A matrix that cannot be meant; names the file and the place."""
+    """A matrix is invalid; the message has the file and the place."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One parameter of a workload: its values, and how it shows in the case's id."""
+    """One parameter of a workload: its valid values, and its part of the case's id."""
 
     name: str
     check: Callable[[Any], str | None]
-    """Says why a value is wrong, or returns None."""
+    """Returns the reason that a value is invalid, or None."""
     default: Param | None = None
-    """Taken where a table does not name the axis; without one it has to."""
+    """The value if a table does not have the axis; None makes the axis required."""
     in_id: Callable[[Any], str] = str
     """The value's part of the id; empty leaves it out."""
-    told: bool = True
-    """Whether the workload receives its default too; a later parameter's is not passed, so that
-    earlier records stay the same case."""
+    passed: bool = True
+    """Whether a case's parameters include the default; newer parameters leave it out, so that
+    older records still belong to the same case."""
     canonical: Callable[[Any], Any] = lambda value: value
-    """Returns the one spelling of values that mean the same."""
+    """Returns one spelling for values that mean the same."""
 
 
 def choice(name: str, allowed: Sequence[str], default: str | None = None) -> Axis:
-    """Return an axis of words."""
+    """Return an axis whose value is one of `allowed`."""
     return Axis(name, one_of(name, allowed), default)
 
 
@@ -58,38 +58,38 @@ def quiet(
     default: Param | None,
     in_id: Callable[[Any], str] = str,
     *,
-    told: bool = False,
+    passed: bool = False,
 ) -> Axis:
-    """Return an axis that an id names only where its value is not the default."""
+    """Return an axis that is part of the id only if its value is not the default."""
     return Axis(
-        name, check, default, lambda value: "" if value == default else in_id(value), told=told
+        name, check, default, lambda value: "" if value == default else in_id(value), passed=passed
     )
 
 
 def optional(
     name: str, check: Callable[[Any], str | None], in_id: Callable[[Any], str] = str
 ) -> Axis:
-    """Return an axis that may be empty, and is unless a table says otherwise."""
+    """Return an axis that is empty by default."""
     return quiet(name, lambda value: None if value == "" else check(value), "", in_id)
 
 
 def switch(name: str, word: str, *, default: bool = False) -> Axis:
-    """Return an axis of true or false; an id has its word if the value is not the default."""
+    """Return a boolean axis; the id has `word` if the value is not the default."""
     return quiet(name, truth(name), default, lambda _value: word)
 
 
 @dataclass(frozen=True)
 class WorkloadAxes:
-    """The axes of one workload, in the order of the id."""
+    """The axes of a workload, in the order of the id."""
 
     workload: str
     axes: tuple[Axis, ...]
     clash: Callable[[Mapping[str, Any]], str | None] = lambda _chosen: None
-    """Says which of the values chosen, one for every axis, cannot go together, or returns None."""
+    """Returns why values, one for each axis, are an invalid combination, or None."""
 
 
 def one_of(kind: str, allowed: Sequence[str]) -> Callable[[Any], str | None]:
-    """Return a check that a value is one of ``allowed``, naming the nearest ones if not."""
+    """Return a check that a value is one of ``allowed``; the reason suggests similar values."""
 
     def check(value: Any) -> str | None:
         if value in allowed and isinstance(value, str):
@@ -126,12 +126,12 @@ def count(kind: str) -> Callable[[Any], str | None]:
     return positive(kind, 0)
 
 
-def refused(by: Callable[[Any], object]) -> Callable[[Any], str | None]:
-    """Return a check of what a function refuses with a UserError."""
+def refused(function: Callable[[Any], object]) -> Callable[[Any], str | None]:
+    """Return a check that calls a function, whose UserError is the reason."""
 
     def check(value: Any) -> str | None:
         try:
-            by(value)
+            function(value)
         except UserError as error:
             return str(error)
         return None
@@ -140,11 +140,11 @@ def refused(by: Callable[[Any], object]) -> Callable[[Any], str | None]:
 
 
 BATCH_SIZE = Axis("batch_size", positive("batch_size"), in_id="b{}".format)
-MEMORY_FORMAT = quiet("memory_format", one_of("memory_format", MEMORY_FORMATS), "nchw", told=True)
+MEMORY_FORMAT = quiet("memory_format", one_of("memory_format", MEMORY_FORMATS), "nchw", passed=True)
 
 
 def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
-    """Return the axes of ``networks`` for the networks at hand and their input sizes in pixels."""
+    """Return the axes of ``networks``; `sizes` are the input sizes in pixels by network."""
     return WorkloadAxes(
         "network",
         (
@@ -168,15 +168,15 @@ def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
 def _network_clash(chosen: Mapping[str, Any]) -> str | None:
     mode, task = chosen["compile_mode"], chosen["task"]
     if chosen["compile_options"] and mode in ("eager", "graph"):
-        return f"compile_options is {chosen['compile_options']!r}, and {mode} compiles nothing"
+        return f"compile_options is {chosen['compile_options']!r}, but {mode} does not compile"
     if task == "train" and chosen["precision"] in QUANTIZED:
-        return f"precision {chosen['precision']} is for inference, and the task is train"
+        return f"precision {chosen['precision']} is for inference, but the task is train"
     if task == "infer" and chosen["optimizer_every"] > 1:
-        return f"optimizer_every is {chosen['optimizer_every']}, and inference has no optimizer"
+        return f"optimizer_every is {chosen['optimizer_every']}, but inference has no optimizer"
     if mode == "graph" and chosen["optimizer_every"] > 1:
-        return "compile_mode graph repeats one step, and optimizer_every asks for different ones"
+        return "compile_mode graph repeats one step, but optimizer_every needs different steps"
     if mode == "graph" and chosen["ranks"] > 1:
-        return f"compile_mode graph records one device's step, and ranks is {chosen['ranks']}"
+        return f"compile_mode graph records one device's step, but ranks is {chosen['ranks']}"
     return None
 
 
@@ -192,18 +192,18 @@ def _options(value: Any) -> str | None:
 
 
 def _options_in_id(value: str) -> str:
-    """Return the options as they can stand in a file's name; long ones as their hash."""
-    words = re.sub(r"[^A-Za-z0-9._-]+", ".", value.replace("=", "--"))
-    if len(words) <= LONGEST_OPTIONS:
-        return words
+    """Return options in a form that is safe in file names; long ones are replaced by a hash."""
+    text = re.sub(r"[^A-Za-z0-9._-]+", ".", value.replace("=", "--"))
+    if len(text) <= LONGEST_OPTIONS:
+        return text
     return f"options.{hashlib.sha256(value.encode()).hexdigest()[:8]}"
 
 
 def case_of(workload: WorkloadAxes, values: Mapping[str, Any], base: Case | None = None) -> Case:
-    """Return the case that has these values, and the defaults of the axes they leave out.
+    """Return the case with these values, and defaults for the other axes.
 
-    The axes of ``LAUNCH`` are every workload's; ``base`` has the settings that are no axis: tier,
-    sampling, limits, time limit.  Raises UserError, naming the value.
+    Every workload also has the axes of ``LAUNCH``.  ``base`` has the settings that are not axes:
+    tier, sampling, limits, time limit.  Raises UserError, which names an invalid value.
     """
     base = base or Case(id="", workload="")
     axes = (*workload.axes, *LAUNCH)
@@ -222,12 +222,12 @@ LAUNCH = (
     quiet("threads", count("threads"), 0, "t{}".format),
     switch("cold", "cold"),
 )
-"""Axes of every workload: how many processes measure together, whether they share one batch, on
-how many threads each, and whether with cold caches."""
+"""The axes of every workload: the number of ranks, whether they share one batch, the number of
+threads of each, and whether caches are cold."""
 
 
 def clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
-    """Say which of the values chosen, one for every axis, cannot go together, or return None."""
+    """Return why values, one for each axis, are an invalid combination, or None."""
     return workload.clash(chosen) or _launch_clash(workload, chosen)
 
 
@@ -236,16 +236,16 @@ def _launch_clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | No
     if not chosen["strong"]:
         return None
     if batch is None:
-        return f"strong divides a batch among ranks, and {workload.workload} has no batch_size"
+        return f"strong divides a batch among ranks, but {workload.workload} has no batch_size"
     if ranks == 1:
-        return "strong divides a batch among ranks, and ranks is 1"
+        return "strong divides a batch among ranks, but ranks is 1"
     if batch % ranks:
-        return f"batch_size {batch} cannot be divided among {ranks} ranks evenly"
+        return f"batch_size {batch} cannot be divided evenly among {ranks} ranks"
     return None
 
 
 def named(workload: WorkloadAxes, chosen: Mapping[str, Any], base: Case) -> Case:
-    """Return the case with these values, one for every axis and none that cannot be meant."""
+    """Return the case with these values, which are valid and one for each axis."""
     axes = (*workload.axes, *LAUNCH)
     chosen = {axis.name: axis.canonical(chosen[axis.name]) for axis in axes}
     parts = [axis.in_id(chosen[axis.name]) for axis in axes]
@@ -256,7 +256,7 @@ def named(workload: WorkloadAxes, chosen: Mapping[str, Any], base: Case) -> Case
         params={
             axis.name: chosen[axis.name]
             for axis in workload.axes
-            if axis.told or chosen[axis.name] != axis.default
+            if axis.passed or chosen[axis.name] != axis.default
         },
         launch=Launch(**{axis.name: chosen[axis.name] for axis in LAUNCH}),
     )

@@ -1,4 +1,4 @@
-"""Collectives as cases: their axes, how sizes are written, and the sizes of a sweep."""
+"""Collectives as cases: the axes, sizes such as ``64M``, and the sizes of a sweep."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bench_lib.model import Case, Param, UserError
 
 WORKLOAD = "collective"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-"""Suffixes of numbers in nccl-tests, which are powers of 1024."""
+"""Suffixes of sizes, which are powers of 1024 as in nccl-tests."""
 
 
 def collective_axes() -> WorkloadAxes:
-    """Return the axes of ``collectives``; the operation is checked with all of them."""
+    """Return the axes of ``collectives``, whose values are checked together."""
     return WorkloadAxes(
         WORKLOAD,
         (
@@ -29,12 +29,12 @@ def collective_axes() -> WorkloadAxes:
 
 
 def collective_case(base: Case | None = None, **values: Param) -> Case:
-    """Return the case with these values; raises UserError where they cannot be meant."""
+    """Return the case with these values; raises UserError if they are invalid."""
     return case_of(collective_axes(), values, base)
 
 
 def collective_of(params: Mapping[str, Param], ranks: int) -> Collective:
-    """Return the call that a case's parameters describe; raises UserError."""
+    """Return the collective of a case's parameters; raises UserError if they are invalid."""
     return Collective(
         op=str(params["op"]),
         size=bytes_in(params["bytes"]),
@@ -44,10 +44,7 @@ def collective_of(params: Mapping[str, Param], ranks: int) -> Collective:
 
 
 def bytes_in(value: Any) -> int:
-    """Return the bytes that a number or words such as ``64M`` mean; raises UserError.
-
-    K, M and G are powers of 1024, as for nccl-tests.
-    """
+    """Return the bytes of a number or a text such as ``64M``; raises UserError if it is invalid."""
     if isinstance(value, int) and not isinstance(value, bool):
         size = value
     else:
@@ -61,23 +58,23 @@ def bytes_in(value: Any) -> int:
 
 
 def in_words(size: int) -> str:
-    """Return a size in the largest unit that it is a whole number of: ``64M``."""
+    """Return a size as a whole number of the largest possible unit, such as ``64M``."""
     name, unit = max(
-        ((name, unit) for name, unit in UNITS.items() if size % unit == 0), key=lambda one: one[1]
+        ((name, unit) for name, unit in UNITS.items() if size % unit == 0), key=lambda item: item[1]
     )
     return f"{size // unit}{name}"
 
 
 def sizes(least: int, most: int, factor: int) -> list[int]:
-    """Return the sizes of a sweep in bytes, each ``factor`` times the one before.
+    """Return the sizes of a sweep in bytes, each ``factor`` times the previous one.
 
-    Raises UserError where there are none.
+    Raises UserError if there are none.
     """
     if least > most:
         raise UserError(f"--minbytes {least} is above --maxbytes {most}")
     if factor < 2:
-        raise UserError(f"--stepfactor is {factor}; it must be a whole number of 2 or more")
-    found = [least]
-    while (size := found[-1] * factor) <= most:
-        found.append(size)
-    return found
+        raise UserError(f"--stepfactor is {factor}; it has to be a whole number of 2 or more")
+    sweep = [least]
+    while (size := sweep[-1] * factor) <= most:
+        sweep.append(size)
+    return sweep

@@ -1,4 +1,4 @@
-"""Language models as cases: their axes."""
+"""Language models as cases: the axes, and invalid combinations."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def _clash(chosen: Mapping[str, Any]) -> str | None:
     mode, precision, size = chosen["compile_mode"], chosen["precision"], SIZES[network]
     parallel = chosen["parallel"]
     if length + (GENERATED if task == "decode" else 0) > size.context:
-        behind = f", {GENERATED} tokens behind it" if task == "decode" else ""
-        return f"length is {length}{behind}, and {network} has {size.context} positions"
+        generated = f" and {GENERATED} tokens are generated" if task == "decode" else ""
+        return f"length is {length}{generated}, but {network} has only {size.context} positions"
     if mode == "graph" and ranks > 1:
-        return f"compile_mode graph records one device's step, and ranks is {ranks}"
+        return f"compile_mode graph records one device's step, but ranks is {ranks}"
     if parallel == "fsdp2" and ranks > 1 and task in GENERATION:
-        return f"fsdp2 would gather all weights for each pass of {task}; use ddp"
+        return f"fsdp2 would gather all weights in every pass of {task}; use ddp"
     if parallel == "fsdp2" and mode in RECORDING:
-        return f"compile_mode {mode} records graphs, which fsdp2 cannot be part of"
+        return f"compile_mode {mode} records graphs, which fsdp2 does not support"
     if task in GENERATION and precision.startswith("amp-"):
-        return f"precision {precision} casts at each operation, and the task is {task}; use bf16"
+        return f"precision {precision} casts in each operation, but the task is {task}; use bf16"
     if task == "train" and precision in (*QUANTIZED, "fp16"):
-        return f"precision {precision} is for inference, and the task is train"
+        return f"precision {precision} is for inference, but the task is train"
     return None

@@ -1,8 +1,8 @@
-"""Reads ``matrix.toml``: tables of parameters in, cases out.
+"""Reads ``matrix.toml`` and returns its cases.
 
-A matrix has one array of tables per tier and workload, ``[[gate.networks]]``.  Each table
-names one value or a list of values for every axis and stands for their product.  Whatever
-contradicts itself is refused with the file, the table and the key.
+A matrix has one array of tables per tier and workload, such as ``[[gate.networks]]``.  Each table
+has one value or a list of values for each axis, and its cases are all combinations.  Errors name
+the file, the table and the key.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ else:
 
 MOST_CASES = 100_000
 FACTORY = "factory"
-"""The table of steps that a user's own function builds."""
+"""The table of cases that a user's own function builds."""
 SETTINGS = ("sampling", "limits", "time_limit_s")
-"""Keys of any table besides its axes."""
+"""Keys of a table besides its axes."""
 _SETTINGS = ("extends", *SETTINGS)
 """Keys of a tier besides its tables."""
 
 
 def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
-    """Return a matrix's possible tables by name; ``sizes`` are the networks' inputs in pixels."""
+    """Return the tables that a matrix may have; ``sizes`` are the networks' inputs in pixels."""
     return {
         "networks": network_axes(sizes),
         "ops": operator_axes(),
@@ -72,27 +72,27 @@ def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
 
 
 def usual_tier(device: Hardware) -> str:
-    """Return the tier that is measured on a device by default."""
+    """Return a device's default tier."""
     return "gate" if backends.is_gpu(device) else "smoke"
 
 
 def read_matrix(path: Path, workloads: Mapping[str, WorkloadAxes]) -> dict[str, list[Case]]:
-    """Return the cases of each tier, by the tier's name, in the order of the file.
+    """Return the cases of each tier by its name, in the order of the file.
 
-    A tier that says ``extends = "gate"`` holds that tier's cases first.  Raises MatrixError.
+    A tier with ``extends = "gate"`` begins with that tier's cases.  Raises MatrixError.
     """
     return _Reader(path, workloads).tiers()
 
 
 def cases_in(path: Path) -> dict[str, Case]:
-    """Return the cases of all tiers, by id, without asking a worker which networks it has.
+    """Return the cases of all tiers by id, without asking a worker for its networks.
 
-    Any text in the file may be a network's name then.  Raises MatrixError.
+    Any string in the file is accepted as a network's name.  Raises MatrixError.
     """
-    words: list[str] = []
+    strings: list[str] = []
     with contextlib.suppress(OSError, ValueError):  # read_matrix reports it
-        words = _TEXT.findall(path.read_text(encoding="utf-8"))
-    tiers = read_matrix(path, tables(dict.fromkeys(words, 0)))
+        strings = _TEXT.findall(path.read_text(encoding="utf-8"))
+    tiers = read_matrix(path, tables(dict.fromkeys(strings, 0)))
     return {case.id: case for cases in tiers.values() for case in cases}
 
 
@@ -102,14 +102,14 @@ _TEXT = re.compile(r"""["']([^"'\n]+)["']""")
 def cases_of(
     table: str | None, cases: Iterable[Case], workloads: Mapping[str, WorkloadAxes]
 ) -> list[Case]:
-    """Return those of the cases that a table's name stands for; raises MatrixError."""
-    named = {name: {axes.workload} for name, axes in workloads.items()}
+    """Return the cases that come from the tables of a name; raises MatrixError."""
+    workloads_of = {name: {axes.workload} for name, axes in workloads.items()}
     if table == FACTORY:
         return [case for case in cases if ":" in case.workload]
-    if table not in named:
-        known = ", ".join((*named, FACTORY))
-        raise MatrixError(f"perf_cases names {table or 'no table'}; it takes one of {known}")
-    return [case for case in cases if case.workload in named[table]]
+    if table not in workloads_of:
+        names = ", ".join((*workloads_of, FACTORY))
+        raise MatrixError(f"perf_cases names {table or 'no table'}; it takes one of {names}")
+    return [case for case in cases if case.workload in workloads_of[table]]
 
 
 class _Reader:
@@ -120,16 +120,16 @@ class _Reader:
             self.document = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             hint = "name a matrix with --perf-matrix FILE or the ini setting perf_matrix"
-            hint += " (of bench-lib: --matrix FILE)"
+            hint += " (for bench-lib: --matrix FILE)"
             raise MatrixError(f"{path}: {error.strerror}; {hint}") from error
         except (ValueError, RecursionError) as error:
             raise MatrixError(f"{path}: not TOML: {error}") from error
 
-    def wrong(self, where: str, what: str) -> MatrixError:
-        return MatrixError(f"{self.path}: {where}: {what}")
+    def wrong(self, where: str, problem: str) -> MatrixError:
+        return MatrixError(f"{self.path}: {where}: {problem}")
 
     def tiers(self) -> dict[str, list[Case]]:
-        self._known("the top level", self.document, TIERS)
+        self._check_keys("the top level", self.document, TIERS)
         own = {tier: self._tier(tier) for tier in TIERS if tier in self.document}
         return {tier: self._extended(tier, own) for tier in TIERS}
 
@@ -141,22 +141,22 @@ class _Reader:
             if not isinstance(parent, str) or parent not in self.document:
                 raise self.wrong(where, f"there is no tier {parent!r}")
             if parent in chain:
-                raise self.wrong(where, f"{' → '.join([*chain, parent])} goes in a circle")
+                raise self.wrong(where, f"{' → '.join([*chain, parent])} is a cycle")
             chain.append(parent)
         for name in reversed(chain):
             for case in own.get(name, []):
                 if case.id in cases:
                     where = f"{name}, case {case.id}"
-                    raise self.wrong(where, f"is declared in tier {cases[case.id].tier} already")
+                    raise self.wrong(where, f"is already declared in tier {cases[case.id].tier}")
                 cases[case.id] = case
         return list(cases.values())
 
     def _tier(self, tier: str) -> list[Case]:
         body = self.document[tier]
         if not isinstance(body, dict):
-            raise self.wrong(tier, "must be a table")
-        self._known(tier, body, (*_SETTINGS, FACTORY, *self.workloads))
-        base = self._settled(tier, ".", body, Case(id="", workload="", tier=tier))
+            raise self.wrong(tier, "has to be a table")
+        self._check_keys(tier, body, (*_SETTINGS, FACTORY, *self.workloads))
+        base = self._settings(tier, ".", body, Case(id="", workload="", tier=tier))
         cases: dict[str, Case] = {}
         for name in (*self.workloads, FACTORY):
             tables = body.get(name, [])
@@ -171,13 +171,13 @@ class _Reader:
         return list(cases.values())
 
     def _table(self, where: str, name: str, table: Mapping[str, Any], base: Case) -> Iterable[Case]:
-        base = self._settled(where, ", ", table, base)
+        base = self._settings(where, ", ", table, base)
         if name == FACTORY:
             return [self._factory(where, table, base)]
         return self._product(where, self.workloads[name], table, base)
 
-    def _settled(self, where: str, within: str, table: Mapping[str, Any], base: Case) -> Case:
-        """Return the base with what a tier or a table says besides its axes."""
+    def _settings(self, where: str, dot: str, table: Mapping[str, Any], base: Case) -> Case:
+        """Return `base` with the settings of a tier or a table."""
         seconds = table.get("time_limit_s", base.time_limit_s)
         if not _is_above_zero(seconds):
             problem = "it must be a number of seconds above 0"
@@ -185,14 +185,14 @@ class _Reader:
         sampling, limits = table.get("sampling", {}), table.get("limits", {})
         return replace(
             base,
-            sampling=self._fields(f"{where}{within}sampling", base.sampling, sampling),
-            limits=self._fields(f"{where}{within}limits", base.limits, limits),
+            sampling=self._fields(f"{where}{dot}sampling", base.sampling, sampling),
+            limits=self._fields(f"{where}{dot}limits", base.limits, limits),
             time_limit_s=float(seconds),
         )
 
     def _factory(self, where: str, table: Mapping[str, Any], base: Case) -> Case:
-        """One case whose step a user's own function builds: ``package.module:factory``."""
-        self._known(where, table, (*SETTINGS, "id", "target", "params"))
+        """Return a case whose step a user's function builds: ``package.module:factory``."""
+        self._check_keys(where, table, (*SETTINGS, "id", "target", "params"))
         target, case_id = table.get("target"), table.get("id")
         if not isinstance(target, str) or not _names_a_function(target):
             raise self.wrong(where, f"target is {target!r}; it must be package.module:factory")
@@ -212,30 +212,30 @@ class _Reader:
     ) -> Iterable[Case]:
         axes = (*workload.axes, *LAUNCH)
         names = [axis.name for axis in axes]
-        self._known(where, table, (*SETTINGS, "exclude", *names))
+        self._check_keys(where, table, (*SETTINGS, "exclude", *names))
         choices = [self._choices(where, axis, table) for axis in axes]
         count = 1
         for values in choices:
             count *= len(values)
         if count > MOST_CASES:
-            raise self.wrong(where, f"stands for {count} cases; at most {MOST_CASES} are taken")
+            raise self.wrong(where, f"has {count} cases; the limit is {MOST_CASES}")
         excludes = self._excludes(where, table, axes)
         unused = set(range(len(excludes)))
-        left = count
+        remaining = count
         for combination in itertools.product(*choices):
             chosen = dict(zip(names, combination, strict=True))
             hits = {i for i, rule in enumerate(excludes) if _matches(rule, chosen)}
             unused -= hits
             if hits:
-                left -= 1
+                remaining -= 1
                 continue
             if problem := clash(workload, chosen):
-                raise self.wrong(where, f"{problem}; leave it out with exclude")
+                raise self.wrong(where, f"{problem}; use exclude to leave it out")
             yield named(workload, chosen, base)
         for i in sorted(unused):
-            raise self.wrong(f"{where}, exclude {i + 1}", f"{excludes[i]} leaves out no case")
-        if not left:
-            raise self.wrong(f"{where}, exclude", "leaves no case")
+            raise self.wrong(f"{where}, exclude {i + 1}", f"{excludes[i]} matches no case")
+        if not remaining:
+            raise self.wrong(f"{where}, exclude", "leaves no cases")
 
     def _choices(self, where: str, axis: Axis, table: Mapping[str, Any]) -> list[Any]:
         if axis.name not in table:
@@ -246,11 +246,11 @@ class _Reader:
         values: list[Any] = value if isinstance(value, list) else [value]
         if not values:
             raise self.wrong(where, f"{axis.name} is an empty list")
-        for one in values:
-            if problem := axis.check(one):
+        for item in values:
+            if problem := axis.check(item):
                 raise self.wrong(f"{where}, {axis.name}", problem)
         if len(set(values)) != len(values):
-            raise self.wrong(f"{where}, {axis.name}", f"names a value twice: {values}")
+            raise self.wrong(f"{where}, {axis.name}", f"has a value twice: {values}")
         return values
 
     def _excludes(
@@ -260,15 +260,15 @@ class _Reader:
         if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
             raise self.wrong(f"{where}, exclude", "must be a list of tables")
         for rule in rules:
-            self._known(f"{where}, exclude", rule, [axis.name for axis in axes])
+            self._check_keys(f"{where}, exclude", rule, [axis.name for axis in axes])
         return rules
 
-    def _known(self, where: str, table: Mapping[str, Any], allowed: Iterable[str]) -> None:
+    def _check_keys(self, where: str, table: Mapping[str, Any], allowed: Iterable[str]) -> None:
         allowed = list(allowed)
         for key in table:
             if key not in allowed:
-                near = difflib.get_close_matches(key, allowed, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(allowed)}"
+                close = difflib.get_close_matches(key, allowed, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"valid keys: {', '.join(allowed)}"
                 raise self.wrong(where, f"unknown key {key!r}; {hint}")
 
     def _fields(self, where: str, defaults: Any, values: Any) -> Any:
@@ -276,36 +276,36 @@ class _Reader:
             raise self.wrong(where, "must be a table")
         allowed = {field.name: getattr(defaults, field.name) for field in fields(defaults)}
         if isinstance(defaults, Limits):
-            asked_before = allowed.pop("metrics")
+            inherited = allowed.pop("metrics")
             allowed |= {} if values.keys() <= allowed.keys() else metrics.limited_by_name()
-        self._known(where, values, allowed)
+        self._check_keys(where, values, allowed)
         for key, value in values.items():
             if isinstance(allowed[key], bool):
                 if not isinstance(value, bool):
                     raise self.wrong(where, f"{key} is {value!r}; it must be true or false")
                 continue
-            whole = isinstance(allowed[key], int)
-            if not _is_above_zero(value) or (whole and not isinstance(value, int)):
-                kind = "a whole number" if whole else "a number"
+            is_whole = isinstance(allowed[key], int)
+            if not _is_above_zero(value) or (is_whole and not isinstance(value, int)):
+                kind = "a whole number" if is_whole else "a number"
                 rule = f"{kind} above 0" + (", 0.01 for 1%" if isinstance(defaults, Limits) else "")
                 raise self.wrong(where, f"{key} is {value!r}; it must be {rule}")
         if values.get("spread", 0) > Limits().spread:
-            raise self.wrong(where, f"spread is {values['spread']}; at most {Limits().spread}")
+            raise self.wrong(where, f"spread is {values['spread']}; the limit is {Limits().spread}")
         if isinstance(defaults, Limits):
             own = {field.name for field in fields(defaults)}
-            asked = {name: float(value) for name, value in values.items() if name not in own}
+            of_metrics = {name: float(value) for name, value in values.items() if name not in own}
             values = {name: value for name, value in values.items() if name in own}
-            values["metrics"] = {**asked_before, **asked}
-        made = replace(defaults, **values)
-        if isinstance(made, Limits) and (problem := too_tolerant(made)):
+            values["metrics"] = {**inherited, **of_metrics}
+        new = replace(defaults, **values)
+        if isinstance(new, Limits) and (problem := too_tolerant(new)):
             raise self.wrong(where, problem)
-        if isinstance(made, Sampling) and made.iterations > made.max_iterations:
-            clash = f"iterations is {made.iterations}, above max_iterations {made.max_iterations}"
-            raise self.wrong(where, clash)
-        if isinstance(made, Sampling) and made.warmup_s > made.warmup_max_s:
-            clash = f"warmup_s is {made.warmup_s:g}, above warmup_max_s {made.warmup_max_s:g}"
-            raise self.wrong(where, clash)
-        return made
+        if isinstance(new, Sampling) and new.iterations > new.max_iterations:
+            problem = f"iterations is {new.iterations}, above max_iterations {new.max_iterations}"
+            raise self.wrong(where, problem)
+        if isinstance(new, Sampling) and new.warmup_s > new.warmup_max_s:
+            problem = f"warmup_s is {new.warmup_s:g}, above warmup_max_s {new.warmup_max_s:g}"
+            raise self.wrong(where, problem)
+        return new
 
 
 def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
@@ -316,7 +316,7 @@ def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
 
 
 def _is_above_zero(value: Any) -> bool:
-    """Whether a value is a number that a limit or a time can be; NaN and infinity are none."""
+    """Whether a value is a number above 0, and not NaN, infinite or above `LARGEST`."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= LARGEST
 
 

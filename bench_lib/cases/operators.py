@@ -1,4 +1,4 @@
-"""Operators as cases: their axes, and TorchTensorOpsBench's lists and names."""
+"""Operators as cases: the axes, and the lists and names of TorchTensorOpsBench."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ _SHAPES: dict[str, tuple[str, str]] = {
     "embedding": ("50000-1024", "32-512"),
     "sparse": ("1000000-128", "100000"),
 }
-"""Shapes of families for which none were given and the tool has none."""
+"""Default shapes of the families that TorchTensorOpsBench does not have."""
 
 
 def operator_axes() -> WorkloadAxes:
-    """Return the axes of ``ops``; values that concern an operator are checked with all of them."""
+    """Return the axes of ``ops``, whose values are checked together."""
     shape = refused(sizes_in)
     return WorkloadAxes(
         "operator",
         (
             Axis("op", one_of("op", OPERATORS), in_id="op-{}".format),
-            Axis("shape", shape, in_id=_shape_in_id, canonical=_plain),
-            replace(optional("shape2", shape, _shape_in_id), canonical=_plain),
+            Axis("shape", shape, in_id=_shape_in_id, canonical=_without_zeros),
+            replace(optional("shape2", shape, _shape_in_id), canonical=_without_zeros),
             optional("layout", one_of("layout", LAYOUTS), str.lower),
             choice("precision", OPERATOR_PRECISIONS, "fp32"),
             optional("memory_format", one_of("memory_format", MEMORY_FORMATS)),
@@ -83,14 +83,14 @@ def operator_axes() -> WorkloadAxes:
 
 
 def operator_case(base: Case | None = None, **values: Param) -> Case:
-    """Return the case with these values; raises UserError where they cannot be meant."""
-    return case_of(operator_axes(), {**values, **_spelt(values)}, base)
+    """Return the case with these values; raises UserError if they are invalid."""
+    return case_of(operator_axes(), {**values, **_canonical(values)}, base)
 
 
 def with_usual(op: str, **given: Param | None) -> dict[str, Param]:
-    """Return a case's values, with the usual ones for those not given (empty, None).
+    """Return a case's values, with defaults for those that are empty or None.
 
-    Raises UserError for an op that does not exist.
+    Raises UserError for an unknown op.
     """
     values = {name: value for name, value in given.items() if value not in (None, "")}
     shape, shape2 = _SHAPES.get(family_of(op), (USUAL_SHAPE, ""))
@@ -110,10 +110,10 @@ def with_usual(op: str, **given: Param | None) -> dict[str, Param]:
 
 
 def model_operators() -> list[dict[str, Param]]:
-    """Return the values of BERT's and DLRM's operators as TorchTensorOpsBench lists their shapes.
+    """Return BERT's and DLRM's operators with the shapes that TorchTensorOpsBench lists.
 
-    BERT at four batches and lengths: residuals, masks, biases, scaled scores, sums; DLRM's
-    weights under their optimizer, its largest table under a sparse gradient, its activations.
+    BERT has four pairs of batch size and length: residuals, masks, biases, scaled scores, sums.
+    DLRM has the optimizer's weights, a sparse gradient of the largest table, and activations.
     """
     bert = ((32, 128), (64, 128), (4, 512), (8, 512))
     states = [f"{batch}-{length}-1024" for batch, length in bert]
@@ -136,15 +136,15 @@ def model_operators() -> list[dict[str, Param]]:
 
 
 def resolved(op: str, op_type: str | None, *, inplace: bool = False) -> str:
-    """Return the operator that TorchTensorOpsBench means by a name, a type and ``--inplace``.
+    """Return TorchTensorOpsBench's operator for a name, a type and ``--inplace``.
 
-    Raises UserError where there is none, or it is not of that type.
+    Raises UserError if there is none, or it has another type.
     """
     if op_type is not None and op_type not in OP_TYPES:
         raise UserError(f"--op-type: {one_of('op type', OP_TYPES)(op_type)}")
     if op_type == "sparse" and not op.startswith("sparse_"):
         if op.removesuffix("_") != "add":
-            raise UserError(f"--op-type sparse: {op} has no sparse form; add has")
+            raise UserError(f"--op-type sparse: {op} has no sparse form; only add has one")
         op = f"sparse_{op}"
     family = family_of(op)
     if op_type is not None and family != op_type:
@@ -160,49 +160,49 @@ _KINDS = {"sdpa": "attention", "gemm": "a product of matrices"}
 
 
 def label(case: Case, *, append_dtype: bool = False) -> str:
-    """Return an operator's name as TorchTensorOpsBench prints it: ``add(64-1024,64-1024)``."""
+    """Return an operator's label in TorchTensorOpsBench: ``add(64-1024,64-1024)``."""
     operation = Operation(**case.params)  # type: ignore[arg-type]  # checked by the axes
     sparse = operation.family == "sparse"
-    words = operation.op.removeprefix("sparse_") + ("(sparse)" if sparse else "")
-    words += f"({operation.precision})" if append_dtype else ""
+    name = operation.op.removeprefix("sparse_") + ("(sparse)" if sparse else "")
+    name += f"({operation.precision})" if append_dtype else ""
     shapes = [operation.shape]
     if sparse:
         shapes.append(f"{operation.shape2}-{operation.sizes[-1]}")
     elif asks(operation.op, "shape2"):
         shapes.append(operation.shape2 or operation.shape)
-    return f"{words}({','.join([*shapes, *_manner(operation)])})"
+    return f"{name}({','.join([*shapes, *_options(operation)])})"
 
 
-def _manner(operation: Operation) -> list[str]:
-    flags = {name: getattr(operation, name) for name in ("causal", "pinned")}
-    named = [
+def _options(operation: Operation) -> list[str]:
+    flags = [name for name in ("causal", "pinned") if getattr(operation, name)]
+    options = [
         *(operation.layout, operation.memory_format, operation.direction),
         *(operation.backend, operation.scaling),
     ]
-    return [word for word in named if word] + [name for name, is_so in flags.items() if is_so]
+    return [option for option in options if option] + flags
 
 
-def _spelt(values: Mapping[str, Param]) -> dict[str, Param]:
-    """Return sdpa's shape with letters, and no second shape where it is the first."""
+def _canonical(values: Mapping[str, Param]) -> dict[str, Param]:
+    """Return attention's shape with letters, and drop a second shape that equals the first."""
     op, shape, shape2 = (values.get(name, "") for name in ("op", "shape", "shape2"))
     sizes = sizes_in(shape) if shape else ()
-    spelt: dict[str, Param] = {}
+    changed: dict[str, Param] = {}
     if str(op).startswith(("sdpa", "latent")) and len(sizes) == 4:
         pairs = zip("bhsd", sizes, strict=True)
-        spelt["shape"] = "".join(f"{letter}{size}" for letter, size in pairs)
+        changed["shape"] = "".join(f"{letter}{size}" for letter, size in pairs)
     is_binary = op in OPERATORS and family_of(str(op)) == "binary"
     if shape2 and is_binary and sizes_in(shape2) == sizes:
-        spelt["shape2"] = ""
-    return spelt
+        changed["shape2"] = ""
+    return changed
 
 
 def _clash(chosen: Mapping[str, Any]) -> str | None:
     if chosen["ranks"] > 1:
-        return f"an operator is one device's, and ranks is {chosen['ranks']}"
-    return _senseless(chosen)
+        return f"an operator runs on one device, but ranks is {chosen['ranks']}"
+    return _invalid(chosen)
 
 
-_senseless = refused(
+_invalid = refused(
     lambda chosen: Operation(**{field.name: chosen[field.name] for field in fields(Operation)})
 )
 
@@ -211,6 +211,6 @@ def _shape_in_id(text: str) -> str:
     return text.replace("-", "x")
 
 
-def _plain(text: str) -> str:
+def _without_zeros(text: str) -> str:
     """Return a shape's sizes without leading zeros."""
     return re.sub(r"(?<![0-9])0+(?=[0-9])", "", text)

@@ -1,4 +1,4 @@
-"""Training of image networks as cases: the axes, and what cannot be combined."""
+"""Training of image networks as cases: the axes, and invalid combinations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bench_lib.formulas.images import (
 from bench_lib.model import COMPILE_MODES, Case, Param
 
 WORKERS = 4
-"""A loader's processes unless a command names a number."""
+"""A command's default number of loader processes."""
 
 
 def training_axes() -> WorkloadAxes:
@@ -52,7 +52,7 @@ def training_axes() -> WorkloadAxes:
 
 
 def training_case(base: Case | None = None, **values: Param) -> Case:
-    """Return the case with these values; raises UserError where they cannot be meant."""
+    """Return the case with these values; raises UserError if they are invalid."""
     return case_of(training_axes(), values, base)
 
 
@@ -65,15 +65,15 @@ def _pipeline_clash(chosen: Mapping[str, Any]) -> str | None:
     if feed == "loader" and workers == "":
         return f"feed loader needs workers, its number of processes, such as {WORKERS}"
     if feed != "loader" and workers != "":
-        return f"workers is {workers}, and feed {feed} has no processes that load"
+        return f"workers is {workers}, but feed {feed} has no loader processes"
     if epochs and feed == "fixed":
-        return f"epochs is {epochs}, and feed fixed is one batch over and over"
+        return f"epochs is {epochs}, but feed fixed repeats one batch"
     batch, samples = chosen["batch_size"], DATASETS[chosen["dataset"]].train
-    together = batch if chosen["strong"] else batch * chosen["ranks"]
-    if together > samples:
+    images = batch if chosen["strong"] else batch * chosen["ranks"]
+    if images > samples:
         return (
-            f"a step of {together} images is more than the {samples} that {chosen['dataset']} "
-            "has for training"
+            f"a step has {images} images, but {chosen['dataset']} has only {samples} images "
+            "for training"
         )
     return None
 
@@ -81,17 +81,17 @@ def _pipeline_clash(chosen: Mapping[str, Any]) -> str | None:
 def _network_clash(chosen: Mapping[str, Any]) -> str | None:
     network, mode, feed = chosen["network"], chosen["compile_mode"], chosen["feed"]
     if chosen["dataset"] == "mnist" and network in COLOUR_NETWORKS:
-        return f"network {network} takes images of three colours, and mnist has one; there is cnn"
+        return f"network {network} needs images with three channels, and mnist has one; use cnn"
     if mode == "graph" and chosen["ranks"] > 1:
-        return f"compile_mode graph records one device's step, and ranks is {chosen['ranks']}"
+        return f"compile_mode graph records one device's step, but ranks is {chosen['ranks']}"
     if network != INPUT_ALONE:
         return None
     if feed == "fixed":
-        return "network none is the input alone, and feed fixed has none"
+        return "network none measures only the input pipeline, but feed fixed has none"
     if chosen["epochs"]:
-        return f"epochs is {chosen['epochs']}, and network none learns nothing"
+        return f"epochs is {chosen['epochs']}, but network none learns nothing"
     if chosen["precision"] not in ("fp32", "bf16"):
-        return f"network none makes images in fp32 or bf16; precision is {chosen['precision']}"
+        return f"network none produces images in fp32 or bf16; precision is {chosen['precision']}"
     if mode != "eager":
         return f"network none has nothing to compile; compile_mode is {mode}"
     return None
