@@ -242,10 +242,10 @@ def test_a_line_an_epoch_has_the_times_of_the_rounds_that_were_in_it():
         ("--precision half", "unknown precision 'half'"),
         ("--max-steps 0", "--max-steps / -ms: "),
         ("--max-epochs 0", "--max-epochs: "),
-        ("--batch-size 0", "batch_size is 0; it has to be a whole number of 1 or more"),
+        ("--batch-size 0", "batch_size is 0; it must be a whole number of 1 or more"),
         ("--batch-size 60000", "a step has 60000 images, but cifar100 has only 50000"),
-        ("--workers -1", "workers is -1; it has to be a whole number of 0 or more"),
-        ("--time-limit 0", "--time-limit 0: it has to be a time above 0"),
+        ("--workers -1", "workers is -1; it must be a whole number of 0 or more"),
+        ("--time-limit 0", "--time-limit 0: it must be a time above 0"),
         ("--data nowhere", "--data / --data-path / -dp: "),
     ],
 )

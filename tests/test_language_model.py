@@ -60,10 +60,10 @@ def test_an_id_says_what_is_not_as_usual():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ("network=gpt", "unknown language model 'gpt'; there is llama-tiny, llama-3.2-1b"),
+        ("network=gpt", "unknown language model 'gpt'; choose from llama-tiny, llama-3.2-1b"),
         ("length=131073", "length is 131073, but llama-3.2-1b has only 131072 positions"),
-        ("length=0", "length is 0; it has to be a whole number of 1 or more"),
-        ("batch_size=1.5", "batch_size is 1.5; it has to be a whole number"),
+        ("length=0", "length is 0; it must be a whole number of 1 or more"),
+        ("batch_size=1.5", "batch_size is 1.5; it must be a whole number"),
         ("precision=fp32-bn", "unknown precision 'fp32-bn'; did you mean fp32"),
         ("precision=fp16", "precision fp16 is for inference, but the task is train"),
         ("compile_mode=defaults", "unknown compile_mode 'defaults'"),
@@ -76,7 +76,7 @@ def test_an_id_says_what_is_not_as_usual():
         ("network=deepseek-moe-16b length=4096 task=decode", "length is 4096 and 64"),
         ("parallel=fsdp", "unknown parallel 'fsdp'; did you mean fsdp2"),
         ("compile_mode=graph ranks=2", "compile_mode graph records one device's step"),
-        ("ranks=2 parallel=tp", "unknown parallel 'tp'; there is ddp, fsdp2"),
+        ("ranks=2 parallel=tp", "unknown parallel 'tp'; choose from ddp, fsdp2"),
         ("batch_size=3 ranks=2 strong=True", "batch_size 3 cannot be divided"),
     ],
 )

@@ -115,8 +115,8 @@ def test_how_a_case_is_launched_is_in_its_id(tmp_path, keys, end, launch):
     [
         ("strong = true", ": strong divides a batch among ranks, but ranks is 1"),
         ("ranks = 3\nstrong = true", ": batch_size 64 cannot be divided evenly among 3 ranks"),
-        ("strong = 1", ", strong: strong is 1; it has to be true or false"),
-        ("threads = -1", ", threads: threads is -1; it has to be a whole number of 0 or more"),
+        ("strong = 1", ", strong: strong is 1; it must be true or false"),
+        ("threads = -1", ", threads: threads is -1; it must be a whole number of 0 or more"),
     ],
 )
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path, keys, words):
@@ -303,7 +303,7 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
             '[smoke]\nextends = "nightly"\n[gate]\nextends = "smoke"\n[nightly]\nextends = "gate"',
             "gate.extends: smoke → nightly → gate → smoke is a cycle",
         ),
-        ("[gate]\ntime_limit_s = nan", "gate: time_limit_s is nan; it has to be a number of sec"),
+        ("[gate]\ntime_limit_s = nan", "gate: time_limit_s is nan; it must be a number of sec"),
         ("[gate.limits]\nspread = 0.11", "gate.limits: spread is 0.11; the limit is 0.1"),
         ("[[gate.networks]]\nbatch_size = 1", f"{TABLE}: network is missing"),
         ("[gate", "not TOML: Expected ']' at the end of a table declaration"),

@@ -58,7 +58,7 @@ def test_an_id_names_what_is_not_usual(values, expected):
         ("batch_size=0", "batch_size is 0; it must be a whole number of 1 or more"),
         ("feed=loader", "feed loader needs workers, its number of processes, such as 4"),
         ("feed=device workers=4", "workers is 4, but feed device"),
-        ("feed=loader workers=-1", "workers is -1; it has to be a whole number"),
+        ("feed=loader workers=-1", "workers is -1; it must be a whole number"),
         ("epochs=3", "epochs is 3, but feed fixed repeats one batch"),
         ("batch_size=50001", "a step has 50001 images, but cifar100 has only 640"),
         ("batch_size=2 ranks=4 strong=True", "batch_size 2 cannot be divided"),
@@ -68,7 +68,7 @@ def test_an_id_names_what_is_not_usual(values, expected):
         ("network=none feed=device precision=amp-fp16", "network none produces"),
         ("network=none feed=device compile_mode=default", "network none has nothing to compile; c"),
         ("compile_mode=graph ranks=2", "compile_mode graph records one device's step"),
-        ("data=web", "unknown data 'web'; there is generated, files"),
+        ("data=web", "unknown data 'web'; choose from generated, files"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(values, words):

@@ -73,7 +73,7 @@ def sizes(least: int, most: int, factor: int) -> list[int]:
     if least > most:
         raise UserError(f"--minbytes {least} is above --maxbytes {most}")
     if factor < 2:
-        raise UserError(f"--stepfactor is {factor}; it has to be a whole number of 2 or more")
+        raise UserError(f"--stepfactor is {factor}; it must be a whole number of 2 or more")
     sweep = [least]
     while (size := sweep[-1] * factor) <= most:
         sweep.append(size)

@@ -168,6 +168,4 @@ def _noise(root: Path) -> Iterator[Check]:
         yield warns("CPU governor", f"{current}: host-bound cases will vary", remedy)
     nodes = sum(1 for _ in root.glob("sys/devices/system/node/node[0-9]*"))
     if numa_balancing(root) and nodes != 1:  # pages migrate while kernels are launched
-        yield warns(
-            "NUMA balancing", f"on, {nodes} nodes", "sudo sysctl kernel.numa_balancing=0"
-        )
+        yield warns("NUMA balancing", f"on, {nodes} nodes", "sudo sysctl kernel.numa_balancing=0")
