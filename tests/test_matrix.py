@@ -295,7 +295,7 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
     [
         ("[weekly]", "the top level: unknown key 'weekly'; valid keys: smoke, gate, nightly"),
         ("gate = 1", "gate: has to be a table"),
-        ("[gate.networks]", "gate.networks: has to be written [[gate.networks]]"),
+        ("[gate.networks]", "gate.networks: must be written [[gate.networks]]"),
         ("[[gate.network]]", "gate: unknown key 'network'; did you mean networks?"),
         ('[gate]\nextends = "smoke"', "gate.extends: there is no tier 'smoke'"),
         ('[gate]\nextends = "gate"', "gate.extends: gate → gate is a cycle"),
