@@ -115,7 +115,7 @@ def test_sizes_may_be_words(words, size):
         ({"bytes": "12 apples"}, "bytes is '12 apples'; write a number"),
         ("bytes=1022", "bytes is 1022; all_reduce has elements of 4 bytes, so it must be a"),
         ("op=all_gather ranks=3", "bytes is 1024; all_gather has elements of 4 bytes in 3 parts,"),
-        ("ranks=1", "all_reduce is of 2 ranks or more, and ranks is 1"),
+        ("ranks=1", "all_reduce needs 2 ranks or more, but ranks is 1"),
     ],
 )
 def test_what_cannot_be_meant_is_a_line(values, words):
@@ -133,7 +133,7 @@ def test_a_matrix_names_sizes_in_words(tmp_path):
     ids = [case.id for case in read_matrix(matrix, workloads)["gate"]]
     assert ids == ["all_reduce-8-float-x2", "all_reduce-1M-float-x2"]
     matrix.write_text(table.replace("ranks = 2", ""))
-    with pytest.raises(MatrixError, match="all_reduce is of 2 ranks or more, and ranks is 1"):
+    with pytest.raises(MatrixError, match="all_reduce needs 2 ranks or more, but ranks is 1"):
         read_matrix(matrix, workloads)
 
 

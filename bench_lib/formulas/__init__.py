@@ -1,1 +1,1 @@
-"""FLOPs, bytes, sizes, bandwidths and ceilings of work, by formula."""
+"""Computes FLOPs, bytes, sizes, bandwidths and rooflines by formula."""

@@ -1,6 +1,6 @@
-"""Small images for training: the data sets, and the options of training on them.
+"""Data sets of small images, and the options of training on them.
 
-Standard library only, because the matrix and the worker both ask.
+Standard library only, because both the matrix and the worker use it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DataSet:
-    """The known properties of a data set."""
+    """The properties of a data set."""
 
     classes: int
     side: int
     """Height and width of an image in pixels."""
     channels: int
     train: int
-    """Images to learn from."""
+    """Number of training images."""
     test: int
 
 
@@ -28,18 +28,18 @@ DATASETS = {
 }
 SOURCES = ("generated", "files")
 INPUT_ALONE = "none"
-"""Stands for no network at all: only the input pipeline is measured."""
+"""The network's name if there is none: only the input pipeline is measured."""
 COLOUR_NETWORKS = ("resnet50", "swin_v2_t", "vit_b_16", "inception_v3")
 NETWORKS = (*COLOUR_NETWORKS, "cnn", INPUT_ALONE)
 FEEDS = ("fixed", "device", "loader")
-"""``fixed``: one batch that stays on the device, which is the device's step alone; ``device``: the
-whole data set on the device, shuffled and augmented there; ``loader``: torch's DataLoader."""
+"""``fixed``: one batch that stays on the device, to measure only the step; ``device``: the whole
+data set on the device, shuffled and augmented there; ``loader``: torch's DataLoader."""
 PRECISIONS = ("fp32", "tf32", "tf32-conv", "bf16", "amp-fp16", "amp-bf16")
-"""Without ``fp16``: Adam's smallest numbers are zero in it."""
+"""Without ``fp16``, in which Adam's smallest values are 0."""
 SEED = 1337
-"""Of weights, generated data and the order of images."""
+"""The seed of weights, generated data and the order of images."""
 
 
 def own_side(dataset: str, network: str) -> int:
-    """Return the pixels of a side by default: the data's, or Inception's 299."""
+    """Return a network's input size in pixels: the data set's, or 299 for Inception."""
     return 299 if network == "inception_v3" else DATASETS[dataset].side

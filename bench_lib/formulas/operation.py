@@ -1,7 +1,7 @@
-"""One call of an operator: whether it is valid, and its FLOPs, traffic and memory.
+"""One call of an operator: validation, FLOPs, memory traffic and memory.
 
-All by formula, before anything is allocated; standard library only, because the matrix and the
-worker both ask.  Sizes are bytes; a multiply-accumulate is two FLOPs.
+Everything is computed by formula, before allocation.  Standard library only, because both the
+matrix and the worker use it.  Sizes are bytes; a multiply-accumulate is two FLOPs.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ REDUCTIONS = ("sum", "prod", "norm", "max", "mean", "std", "var", "argmax", "arg
 TRANSFERS = ("copy_h2d", "copy_d2h")
 """Copies between the host's memory and the device's."""
 DIFFERENTIABLE = ("sdpa", "conv2d", "batch_norm", "softmax", "embedding", "rms_norm")
-"""Operators whose forward and backward passes are cases of their own."""
+"""Operators whose forward and backward passes are separate cases."""
 LAYOUTS = ("NN", "NT", "TN", "TT")
-"""Layouts of a product's two matrices: as they are, or stored transposed; rows lie together."""
+"""Layouts of a product's two matrices: N is row-major, T is stored transposed."""
 DIRECTIONS = ("fwd", "bwd")
 MX_PRECISIONS = ("mxfp8", "mxfp4")
 """Blocks of 32 numbers share a factor, a power of two (OCP Microscaling Formats 1.0, section 5)."""
 SCALED_PRECISIONS = ("fp8", *MX_PRECISIONS)
 OPERATOR_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", *SCALED_PRECISIONS)
 ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, **dict.fromkeys(SCALED_PRECISIONS, 1)}
-"""Bytes of an element as torch has it; one of ``mxfp4`` is two numbers."""
+"""Bytes of an element in torch; an element of ``mxfp4`` holds two numbers."""
 SCALINGS = ("rowwise",)
-"""Scalings of FP8 operands, if it is not one factor each: a factor for each row of the first, and
-each column of the second."""
+"""Scalings of FP8 operands other than one factor each: ``rowwise`` has a factor for each row of the
+first operand and each column of the second."""
 MX_BLOCK = 32
-"""Numbers that share a factor."""
+"""How many numbers share a factor."""
 MX_MULTIPLE = 128
-"""Sizes are multiples of this, so that no layout of the factors pads them."""
+"""Sizes have to be multiples of this, so that no layout of the factors needs padding."""
 BACKENDS = ("flash", "efficient", "math", "cudnn", "flex")
-"""Sources of attention: the first four as ``torch.nn.attention.SDPBackend`` has them, ``flex`` is
-torch's compiled flex attention."""
+"""Implementations of attention: the first four are those of ``torch.nn.attention.SDPBackend``;
+``flex`` is torch's compiled flex attention."""
 QUANTIZERS = ("quantize_fp8", "rms_norm_fp8")
-"""Operators that make FP8 of each row, with a factor for it; the second one norms it first."""
+"""Operators that convert each row to FP8 with a factor; the second normalizes it first."""
 INDEX_BYTES = 8
 MOST_DIMS = 8
 MOST_ELEMENTS = 2**40
-"""No tensor has more; a larger one is a slip of the keyboard."""
+"""The most elements of a tensor; a larger number is a typing error."""
 FP8_MULTIPLE = 16
-"""The step of N and K in torch._scaled_mm; M is any."""
+"""N and K have to be multiples of this in torch._scaled_mm; M may be any number."""
 GROUPED_MULTIPLE = 8
-"""Rows of a grouped product begin at multiples of 16 bytes."""
+"""Rows of a grouped product have to begin at multiples of 16 bytes."""
 MOST_EXPERTS = 4096
 _NUMBERS = {
-    "sparse": "how many rows are added",
+    "sparse": "the number of rows that are added",
     "grouped_gemm": "the number of experts",
-    "sdpa_decode": "the heads of keys and values, and perhaps the queries of a sequence, as in 8-4",
+    "sdpa_decode": "the heads of keys and values, and optionally queries per sequence, as in 8-4",
     "sdpa_paged": "the heads of keys and values, and the tokens of a page, as in 8-16",
     "latent_decode": "the width of the rotary part",
     "latent_prefill": "the widths of the rotary part and of a head, as in 64-128",
@@ -82,25 +82,25 @@ _FAMILIES = {
 OPERATORS = tuple(_FAMILIES)
 
 _OPTIONS = {"backend": BACKENDS, "scaling": SCALINGS}
-"""Options with a default in torch, used if none is named."""
-_WORDS = {"layout": LAYOUTS, "memory_format": MEMORY_FORMATS, "direction": DIRECTIONS}
-"""Options without a usual value: if one concerns an operator it must be named."""
+"""Options that may be left out, for torch's default."""
+_REQUIRED = {"layout": LAYOUTS, "memory_format": MEMORY_FORMATS, "direction": DIRECTIONS}
+"""Options that have to be given for operators that have them."""
 
 
 def family_of(op: str) -> str:
-    """Return what kind an operator is; raises UserError, with near names, where there is none."""
+    """Return an operator's family; raises UserError, with similar names, if it is unknown."""
     if op in _FAMILIES:
         return _FAMILIES[op]
     raise UserError(unknown("op", op, OPERATORS))
 
 
 def asks(op: str, field: str) -> bool:
-    """Whether an operator has a parameter besides op, shape and precision."""
+    """Whether an operator has `field` as a parameter, besides op, shape and precision."""
     return field in _RULES[family_of(op)].asks
 
 
 def sizes_in(text: object) -> tuple[int, ...]:
-    """Return the sizes in ``64-1024-1024`` or ``b8h16s2048d64``; raises UserError."""
+    """Parse the sizes in ``64-1024-1024`` or ``b8h16s2048d64``; raises UserError if invalid."""
     rule = "write whole numbers with dashes between, as in 64-1024-1024"
     if not isinstance(text, str):
         raise UserError(f"shape is {text!r}; {rule}")
@@ -109,21 +109,21 @@ def sizes_in(text: object) -> tuple[int, ...]:
     if len(parts) > MOST_DIMS:
         raise UserError(f"shape {_short(text)!r} has {len(parts)} sizes; at most {MOST_DIMS}")
     for part in parts:
-        if not re.fullmatch(r"[0-9]+", part):  # int itself would take 1_000 and other scripts
-            raise UserError(f"shape {_short(text)!r}: {_short(part)!r} is no size; {rule}")
+        if not re.fullmatch(r"[0-9]+", part):  # int would accept 1_000 and digits of other scripts
+            raise UserError(f"shape {_short(text)!r}: {_short(part)!r} is not a size; {rule}")
         if not part.strip("0"):
             raise UserError(f"shape {_short(text)!r}: a size of 0 leaves nothing to do")
-    # Digits first: Python refuses to read a number that has thousands of them.
+    # Check the length first: Python refuses to parse numbers with thousands of digits.
     if max(map(len, parts)) > 20 or max(map(int, parts)) > MOST_ELEMENTS:
         raise UserError(f"shape {_short(text)!r}: a size is above {MOST_ELEMENTS}")
     return tuple(map(int, parts))
 
 
 def _elements_in(text: str) -> tuple[int, ...]:
-    """Return a tensor's sizes; raises UserError where they are no shape or too many elements."""
+    """Parse a tensor's sizes; raises UserError if they are invalid or have too many elements."""
     sizes = sizes_in(text)
     if math.prod(sizes) > MOST_ELEMENTS:
-        raise UserError(f"shape {_short(text)!r} is more than {MOST_ELEMENTS} elements")
+        raise UserError(f"shape {_short(text)!r} has more than {MOST_ELEMENTS} elements")
     return sizes
 
 
@@ -136,7 +136,7 @@ def _short(text: str) -> str:
 
 
 def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape of two tensors together by torch's rule; None if they do not fit."""
+    """Return the broadcast shape of two tensors by torch's rule; None if they do not match."""
     pairs = itertools.zip_longest(reversed(one), reversed(other), fillvalue=1)
     sizes = [max(a, b) if 1 in (a, b) or a == b else 0 for a, b in pairs]
     return tuple(reversed(sizes)) if all(sizes) else None
@@ -148,13 +148,13 @@ class Amounts:
 
     flops: float
     moved_bytes: int
-    """Traffic no implementation can avoid: operands read once, results written once."""
+    """Traffic that no implementation can avoid: operands are read once, results written once."""
     held_bytes: int
-    """Operands and results that are there at the same time."""
+    """Operands and results that are allocated at the same time."""
 
     @property
     def distinct_bytes(self) -> int:
-        """Bytes that one call touches: in place once for both, of a table some rows."""
+        """Bytes that a call touches, counting memory that is read and written only once."""
         return min(self.moved_bytes, self.held_bytes)
 
 
@@ -162,16 +162,16 @@ class Amounts:
 class Operation:
     """One operator on tensors of given shapes; raises UserError if that is invalid.
 
-    ``shape`` is that of the first tensor, for gemm M-N-K, for sdpa ``b8h16s2048d64`` (batch, heads,
-    length, width; for latent_decode and latent_prefill the latents'), for conv2d N-C-H-W.
-    ``shape2`` is that of the second one (left out if it is the first's), for conv2d the weight's
-    (padded by half of it), for embedding the indices'.  It is numbers for some: for sparse_add the
-    rows that are added, for grouped_gemm the experts, for sdpa_decode (``length`` keys) the heads
-    of keys and values, and the queries if they are more than one.  For sdpa_paged, whose keys and
-    values lie in pages, it is these heads and a page's tokens; for latent_decode the width of the
-    rotary part, for latent_prefill a head's, too.
+    ``shape`` is that of the first tensor: M-N-K for gemm, ``b8h16s2048d64`` for sdpa (batch, heads,
+    length, width; of the latents for latent_decode and latent_prefill), N-C-H-W for conv2d.
+    ``shape2`` is that of the second tensor (left out if it equals the first's): the weight's for
+    conv2d (the padding is half of it), the indices' for embedding.  For some operators it has
+    numbers: the added rows for sparse_add, the experts for grouped_gemm, and for sdpa_decode (with
+    ``length`` keys) the heads of keys and values, and the queries if there are several.  For
+    sdpa_paged, with keys and values in pages, it has these heads and the tokens of a page; for
+    latent_decode the width of the rotary part, and for latent_prefill also that of a head.
 
-    ``skew`` is how many times its even share the busiest expert of a grouped product gets.
+    ``skew`` is the load of a grouped product's busiest expert, as a multiple of the mean load.
     """
 
     op: str
@@ -189,40 +189,40 @@ class Operation:
     skew: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        for name, allowed in {"precision": OPERATOR_PRECISIONS, **_OPTIONS, **_WORDS}.items():
-            if getattr(self, name) not in (*allowed, _USUAL.get(name)):
-                raise self._wrong(name, f"choose from {', '.join(allowed)}")
-        for name, usual in _USUAL.items():
-            given = getattr(self, name) != usual
-            if given and not asks(self.op, name):
+        """Raise UserError if it is invalid."""
+        for name, allowed in {"precision": OPERATOR_PRECISIONS, **_OPTIONS, **_REQUIRED}.items():
+            if getattr(self, name) not in (*allowed, _DEFAULTS.get(name)):
+                raise self._wrong(name, f"there is {', '.join(allowed)}")
+        for name, default in _DEFAULTS.items():
+            is_given = getattr(self, name) != default
+            if is_given and not asks(self.op, name):
                 raise self._wrong(name, f"{self.op} has none")
-            if not given and name in _WORDS and asks(self.op, name):
-                raise UserError(f"{self.op} needs {name}: {' or '.join(_WORDS[name])}")
+            if not is_given and name in _REQUIRED and asks(self.op, name):
+                raise UserError(f"{self.op} needs {name}: {' or '.join(_REQUIRED[name])}")
         for name in ("shape", "shape2"):
             if not self.is_attention and _ATTENTION.fullmatch(str(getattr(self, name))):
                 raise self._wrong(name, "letters are for sdpa; write sizes with dashes between")
         if self.precision == "tf32" and self.family not in ("gemm", "conv2d"):
-            raise self._wrong("precision", "of these operators only gemm and conv2d take TF32")
+            raise self._wrong("precision", "only gemm and conv2d support TF32")
         if self.precision in MX_PRECISIONS and self.family != "gemm":
             name = self.precision.upper()
-            raise self._wrong("precision", f"of these operators only gemm has {name}")
+            raise self._wrong("precision", f"only gemm supports {name}")
         if self.precision == "fp8" and self.family not in ("gemm", "grouped_gemm"):
-            raise self._wrong("precision", "of these operators only gemm and grouped_gemm have FP8")
+            raise self._wrong("precision", "only gemm and grouped_gemm support FP8")
         if self.scaling and self.precision != "fp8":
-            raise self._wrong("scaling", f"it is of FP8, and precision is {self.precision}")
+            raise self._wrong("scaling", f"it is for precision fp8, not {self.precision}")
         if self.family == "grouped_gemm" and self.precision not in ("fp32", "bf16", "fp8"):
             raise self._wrong(
-                "precision", "torch's grouped product takes bf16 and fp8, and fp32 on a CPU"
+                "precision", "torch's grouped product supports bf16 and fp8, and fp32 on a CPU"
             )
         _ = self.amounts
 
-    def _wrong(self, name: str, why: str) -> UserError:
-        return UserError(f"{name} is {getattr(self, name)!r}; {why}")
+    def _wrong(self, name: str, reason: str) -> UserError:
+        return UserError(f"{name} is {getattr(self, name)!r}; {reason}")
 
     @property
     def family(self) -> str:
-        """Operators that are built and counted alike."""
+        """The family of operators that share formulas and a workload."""
         return family_of(self.op)
 
     @property
@@ -232,7 +232,7 @@ class Operation:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether torch compiles it: alone, elementwise work would be a kernel for each part."""
+        """Whether it is compiled: uncompiled, each elementwise part would be a kernel."""
         return self.backend == "flex" or self.family == "quantizer"
 
     @property
@@ -242,43 +242,43 @@ class Operation:
 
     @property
     def function(self) -> str:
-        """The operator's name in torch, without the mark of its in-place form."""
+        """The operator's name in torch, without the underscore of in-place operators."""
         return self.op.removesuffix("_")
 
     @property
     def is_backward(self) -> bool:
-        """Whether it computes the gradients."""
+        """Whether it is a backward pass."""
         return self.direction == "bwd"
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one number."""
+        """Bytes of an element."""
         return ITEM_BYTES[self.precision]
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The first tensor's in elements; for gemm M, N and K."""
+        """The sizes of the first tensor, in elements; M, N and K for gemm."""
         return sizes_in(self.shape) if "gemm" in self.family else _elements_in(self.shape)
 
     @cached_property
     def sizes2(self) -> tuple[int, ...]:
-        """The second tensor's in elements; the first's where it is not named."""
+        """The sizes of the second tensor, in elements; the first's if ``shape2`` is empty."""
         return _elements_in(self.shape2) if self.shape2 else self.sizes
 
     @cached_property
     def number(self) -> int:
-        """``shape2`` as a number; raises UserError."""
+        """``shape2`` as one number; raises UserError."""
         return self._numbers(1)[0]
 
     @cached_property
     def pages(self) -> tuple[int, int]:
-        """Heads of keys and values, and tokens of a page, of a paged cache; raises UserError."""
+        """Heads of keys and values, and tokens of a page, in a paged cache; raises UserError."""
         heads, page = self._numbers(2)
         return heads, page
 
     @cached_property
-    def asked(self) -> tuple[int, int]:
-        """Heads of keys and values, and queries of a sequence, of a cache; raises UserError."""
+    def kv_and_queries(self) -> tuple[int, int]:
+        """Heads of keys and values, and queries per sequence, of decoding; raises UserError."""
         queries = 2 if self.shape2 and len(self.sizes2) == 2 else 1
         heads, *more = self._numbers(queries)
         return heads, more[0] if more else 1
@@ -293,14 +293,14 @@ class Operation:
 
     @cached_property
     def shares(self) -> list[int]:
-        """Tokens of each expert, the busiest first; raises UserError.
+        """Number of tokens of each expert, the busiest first; raises UserError.
 
-        They fall by a power of the expert's rank, as routers' loads do, so that the first has
-        ``skew`` times the mean.
+        The loads follow a power law, as those of routers do, in which the first expert has ``skew``
+        times the mean.
         """
         tokens, experts = self.sizes[0], self.number
         if self.skew > experts:
-            raise self._wrong("skew", f"one of {experts} experts gets at most {experts} shares")
+            raise self._wrong("skew", f"with {experts} experts it is at most {experts}")
         if self.skew == 1:
             return [tokens // experts] * experts
         flat, steep = 0.0, 64.0
@@ -314,44 +314,44 @@ class Operation:
 
     def _numbers(self, count: int) -> tuple[int, ...]:
         if not self.shape2 or len(self.sizes2) != count:
-            what = _NUMBERS[self.family]
-            raise UserError(f"shape2 of {self.op} is {self.shape2!r}; it must be {what}")
+            numbers = _NUMBERS[self.family]
+            raise UserError(f"shape2 of {self.op} is {self.shape2!r}; it has to be {numbers}")
         return self.sizes2
 
     @cached_property
     def groups(self) -> int:
-        """Groups of a convolution: how many times its weight's channels make the input's."""
+        """Groups of a convolution: the input's channels divided by the weight's."""
         return self.sizes[1] // self.sizes2[1]
 
     @cached_property
     def padding(self) -> tuple[int, int]:
-        """Padding of a convolution: half the kernel, so that odd kernels keep the image's size."""
+        """Padding of a convolution: half the kernel, so that odd kernels keep the image size."""
         return (self.sizes2[2] // 2, self.sizes2[3] // 2)
 
     @cached_property
     def output(self) -> tuple[int, ...]:
-        """The result's sizes, of a forward pass where there are two; raises UserError."""
+        """The result's sizes, those of the forward pass for a backward pass; raises UserError."""
         return _RULES[self.family].output(self)
 
     @cached_property
     def amounts(self) -> Amounts:
-        """FLOPs, traffic and memory of one call; raises UserError for too large a result."""
+        """FLOPs, traffic and memory of one call; raises UserError if the result is too large."""
         output = math.prod(self.output)
         if output > MOST_ELEMENTS:
             raise UserError(f"{self.op} {self.shape}: the result has {output} elements")
         return _RULES[self.family].amounts(self)
 
-    def dims(self, count: int, what: str) -> tuple[int, ...]:
-        """Return the first tensor's sizes where there are so many; raises UserError."""
+    def dims(self, count: int, form: str) -> tuple[int, ...]:
+        """Return the first tensor's sizes; raises UserError unless there are `count` of them."""
         if len(self.sizes) != count:
-            raise UserError(f"shape of {self.op} is {self.shape!r}; it must be {what}")
+            raise UserError(f"shape of {self.op} is {self.shape!r}; it has to be {form}")
         return self.sizes
 
 
-_USUAL = {
-    each.name: each.default
-    for each in fields(Operation)
-    if each.name not in ("op", "shape", "precision")
+_DEFAULTS = {
+    field.name: field.default
+    for field in fields(Operation)
+    if field.name not in ("op", "shape", "precision")
 }
 
 
@@ -360,14 +360,14 @@ _USUAL = {
 
 def _binary_output(o: Operation) -> tuple[int, ...]:
     if o.shape2 and o.sizes2 == o.sizes:
-        raise UserError(f"shape2 is {o.shape2!r}, which is shape; leave it out")
-    together = broadcast(o.sizes, o.sizes2)
-    if together is None:
+        raise UserError(f"shape2 is {o.shape2!r}, which equals shape; leave it out")
+    output = broadcast(o.sizes, o.sizes2)
+    if output is None:
         raise UserError(f"{o.op}: shapes {o.shape} and {o.shape2} do not broadcast")
-    if o.is_in_place and together != o.sizes:
-        result = "-".join(map(str, together))
-        raise UserError(f"{o.op}: the result's shape is {result}, and must fit into {o.shape}")
-    return together
+    if o.is_in_place and output != o.sizes:
+        result = "-".join(map(str, output))
+        raise UserError(f"{o.op}: the result's shape is {result}, but has to be {o.shape}")
+    return output
 
 
 def _reduction_output(o: Operation) -> tuple[int, ...]:
@@ -381,12 +381,13 @@ def _gemm_output(o: Operation) -> tuple[int, ...]:
     if o.precision in SCALED_PRECISIONS:
         name = o.precision.upper()
         if o.layout != "NT":
-            raise UserError(f"layout is {o.layout!r}; torch's {name} product takes NT")
+            raise UserError(f"layout is {o.layout!r}; torch's {name} product needs NT")
         if o.precision in MX_PRECISIONS and any(size % MX_MULTIPLE for size in o.sizes):
-            known = f"M, N and K of {name} are multiples of {MX_MULTIPLE}"
-            raise UserError(f"shape {o.shape!r}: {known}")
+            rule = f"{name} needs multiples of {MX_MULTIPLE} for M, N and K"
+            raise UserError(f"shape {o.shape!r}: {rule}")
         if any(size % FP8_MULTIPLE for size in (n, k)):
-            raise UserError(f"shape {o.shape!r}: N and K of FP8 are multiples of {FP8_MULTIPLE}")
+            rule = f"FP8 needs multiples of {FP8_MULTIPLE} for N and K"
+            raise UserError(f"shape {o.shape!r}: {rule}")
     if max(m * k, k * n) > MOST_ELEMENTS:
         raise UserError(f"shape {o.shape!r}: an operand has more than {MOST_ELEMENTS} elements")
     return (m, n)
@@ -403,9 +404,9 @@ def _sdpa_output(o: Operation) -> tuple[int, ...]:
 
 def _sdpa_decode_output(o: Operation) -> tuple[int, ...]:
     batch, heads, _, width = _sdpa_output(o)
-    kept, queries = (o.pages[0], 1) if o.family == "sdpa_paged" else o.asked
-    if heads % kept:
-        raise UserError(f"{o.op}: {kept} heads of keys do not divide {heads} of queries")
+    kv_heads, queries = (o.pages[0], 1) if o.family == "sdpa_paged" else o.kv_and_queries
+    if heads % kv_heads:
+        raise UserError(f"{o.op}: {heads} query heads are not divisible by {kv_heads} key heads")
     return (batch, heads, queries, width)
 
 
@@ -415,14 +416,14 @@ def _latent_output(o: Operation) -> tuple[int, ...]:
 
 
 def _grouped_gemm_output(o: Operation) -> tuple[int, ...]:
-    m, n, k = o.dims(3, "M-N-K, as in 8192-1408-2048, with M tokens of all experts")
+    m, n, k = o.dims(3, "M-N-K, as in 8192-1408-2048, where M is all experts' tokens")
     if m % o.number and o.skew == 1:
-        raise UserError(f"grouped_gemm: {o.number} experts do not share {m} tokens evenly")
+        raise UserError(f"grouped_gemm: {m} tokens are not divisible by {o.number} experts")
     if o.number > MOST_EXPERTS:
-        raise UserError(f"grouped_gemm: {o.number} experts; at most {MOST_EXPERTS}")
+        raise UserError(f"grouped_gemm: {o.number} experts; the limit is {MOST_EXPERTS}")
     multiple = FP8_MULTIPLE if o.precision == "fp8" else GROUPED_MULTIPLE
     if any(size % multiple for size in (n, k)):
-        raise UserError(f"shape {o.shape!r}: N and K are multiples of {multiple}")
+        raise UserError(f"shape {o.shape!r}: N and K have to be multiples of {multiple}")
     if max(m * k, o.number * k * n) > MOST_ELEMENTS:
         raise UserError(f"shape {o.shape!r}: an operand has more than {MOST_ELEMENTS} elements")
     return (m, n)
@@ -439,8 +440,8 @@ def _conv2d_output(o: Operation) -> tuple[int, ...]:
     k, kernel = o.sizes2[0], o.sizes2[2:]
     if c % o.sizes2[1] or k % o.groups:
         raise UserError(
-            f"conv2d: {c} channels of {o.shape} and {o.shape2} do not fit; the weight's have to "
-            "be all of them, or divide them into groups that divide its outputs"
+            f"conv2d: {o.shape2} does not match the {c} channels of {o.shape}; C of the weight has "
+            "to be all of them, or divide them into groups that divide K"
         )
     sides = [
         (size + 2 * pad - width) // o.stride + 1
@@ -454,14 +455,14 @@ def _conv2d_output(o: Operation) -> tuple[int, ...]:
 def _batch_norm_output(o: Operation) -> tuple[int, ...]:
     n, _, *image = o.dims(4, "N-C-H-W, as in 64-256-56-56")
     if n * math.prod(image) == 1:
-        raise UserError(f"batch_norm of {o.shape}: one value a channel has no variance")
+        raise UserError(f"batch_norm of {o.shape}: one value per channel has no variance")
     return o.sizes
 
 
 def _embedding_output(o: Operation) -> tuple[int, ...]:
     _, width = o.dims(2, "rows-width of the table, as in 50000-1024")
     if not o.shape2:
-        raise UserError("embedding needs shape2, that of the indices, as in 32-512")
+        raise UserError("embedding needs shape2, the shape of the indices, as in 32-512")
     return (*o.sizes2, width)
 
 
@@ -475,22 +476,21 @@ def _sparse_output(o: Operation) -> tuple[int, ...]:
 # ---- FLOPs and bytes ------------------------------------------------------------------------
 
 _PER_ELEMENT = {"norm": 2, "var": 3, "std": 3}
-"""FLOPs of a reduction for each element where it is not one: square and add; less the mean."""
+"""FLOPs per element of reductions that need several: subtract the mean, square, add."""
 SOFTMAX = {"fwd": 5, "bwd": 4}
-"""FLOPs for each element: largest, difference, exponential, sum, quotient; product, sum,
+"""FLOPs per element: maximum, difference, exponential, sum, quotient; backward: product, sum,
 difference, product."""
 BATCH_NORM = {"fwd": 8, "bwd": 10}
-"""FLOPs for each element: mean 1, variance 3, normalised, scaled and shifted 4; backward the
-normalised input again 2, two sums 3, the input's gradient 5."""
+"""FLOPs per element: mean 1, variance 3, normalize, scale and shift 4; backward: normalize again 2,
+two sums 3, the input's gradient 5."""
 RMS_NORM = {"fwd": 4, "bwd": 9}
-"""FLOPs for each element: square, sum, scaled twice; backward the weighted gradient, its product
-with the normalised input, which is made again, its sum, two for what that takes off, the scale, and
-two for the weight's gradient."""
+"""FLOPs per element: square, sum, scale twice; backward: the weighted gradient, normalize again,
+the product of both, its sum, two to subtract it, the scale, and two for the weight's gradient."""
 QUANTIZE = 3
-"""FLOPs for each element: the largest of a row, a quotient, a limit."""
+"""FLOPs per element: maximum of the row, quotient, clamp."""
 ATTENTION = {"fwd": 4, "bwd": 10}
-"""FLOPs for each batch, head, query, key and width: two products, and five backward, one of which
-computes the scores anew (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1)."""
+"""FLOPs per batch, head, query, key and width: two products, and five backward, one of which
+recomputes the scores (Dao, FlashAttention-2, arXiv 2307.08691, section 4.1)."""
 
 
 def _binary(o: Operation) -> Amounts:
@@ -524,10 +524,10 @@ def _sparse(o: Operation) -> Amounts:
     return Amounts(added * width, values + 2 * touched, values + dense)
 
 
-def _distinct(rows: int, drawn: int) -> int:
-    """Return how many different rows are expected among so many drawn at random, one at least."""
-    seen = -math.expm1(drawn * math.log1p(-1 / rows)) if rows > 1 else 1.0
-    return max(1, round(rows * seen))
+def _distinct(rows: int, samples: int) -> int:
+    """Return the expected number of distinct rows among random `samples`, at least one."""
+    share = -math.expm1(samples * math.log1p(-1 / rows)) if rows > 1 else 1.0
+    return max(1, round(rows * share))
 
 
 def _gemm(o: Operation) -> Amounts:
@@ -545,22 +545,22 @@ def _sdpa(o: Operation) -> Amounts:
     batch, heads, length, width = o.sizes
     size = math.prod(o.sizes) * o.item_bytes
     scores = batch * heads * length * length * (0.5 if o.causal else 1)
-    # Query, key, value and result; backward its gradient too, and those of the three.
+    # Query, key, value and result; backward also the gradients of these four.
     tensors = 8 if o.is_backward else 4
     return Amounts(ATTENTION[o.direction] * scores * width, tensors * size, tensors * size)
 
 
 def _sdpa_decode(o: Operation) -> Amounts:
     batch, heads, length, width = o.sizes
-    heads_kept, queries = o.asked
-    kept = 2 * batch * heads_kept * length * width
-    asked = 2 * batch * heads * queries * width
-    size = (kept + asked) * o.item_bytes
+    kv_heads, queries = o.kv_and_queries
+    cache = 2 * batch * kv_heads * length * width
+    query_and_result = 2 * batch * heads * queries * width
+    size = (cache + query_and_result) * o.item_bytes
     return Amounts(ATTENTION["fwd"] * batch * heads * queries * length * width, size, size)
 
 
 def _latent_decode(o: Operation) -> Amounts:
-    """Count latents once for scores and values, which all heads share."""
+    """Count latents once: all heads share them, for scores and for values."""
     batch, heads, length, latent = o.sizes
     row = latent + o.widths[0]
     size = (batch * length * row + batch * heads * (row + latent)) * o.item_bytes
@@ -568,30 +568,30 @@ def _latent_decode(o: Operation) -> Amounts:
 
 
 def _latent_prefill(o: Operation) -> Amounts:
-    """Count causal attention, and the keys and values that each head makes of the latents."""
+    """Count causal attention, and the keys and values that each head computes from latents."""
     batch, heads, length, latent = o.sizes
     rotary, width = o.widths
-    tokens, made = batch * length, 2 * heads * width
-    given = tokens * (latent + rotary + heads * (width + rotary)) + latent * made
-    size = (given + tokens * heads * width) * o.item_bytes
+    tokens, expanded = batch * length, 2 * heads * width
+    inputs = tokens * (latent + rotary + heads * (width + rotary)) + latent * expanded
+    size = (inputs + tokens * heads * width) * o.item_bytes
     scores = batch * heads * length * length * 0.5
-    flops = 2.0 * tokens * latent * made + 2 * scores * (2 * width + rotary)
+    flops = 2.0 * tokens * latent * expanded + 2 * scores * (2 * width + rotary)
     keys = tokens * heads * (2 * width + rotary) * o.item_bytes
     return Amounts(flops, size, size + keys)
 
 
 def _sdpa_paged(o: Operation) -> Amounts:
-    """Count what has to move of the pages, the last of which may be filled in part."""
+    """Count the traffic of the used part of the pages; the last page may be partly filled."""
     batch, heads, length, width = o.sizes
-    kept, page = o.pages
+    kv_heads, page = o.pages
     blocks = batch * -(-length // page)
     table = blocks * INDEX_BYTES
-    asked = 2 * batch * heads * width * o.item_bytes
-    row = 2 * kept * width * o.item_bytes
+    query_and_result = 2 * batch * heads * width * o.item_bytes
+    row = 2 * kv_heads * width * o.item_bytes
     return Amounts(
         ATTENTION["fwd"] * batch * heads * length * width,
-        batch * length * row + table + asked,
-        blocks * page * row + table + asked,
+        batch * length * row + table + query_and_result,
+        blocks * page * row + table + query_and_result,
     )
 
 
@@ -623,7 +623,7 @@ def _conv2d(o: Operation) -> Amounts:
 
 
 def _pointwise(flops: dict[str, int]) -> Callable[[Operation], Amounts]:
-    """Count what reads one tensor and writes one; backward it reads two, and holds one more."""
+    """Count operators that read and write one tensor; backward they read two, and hold four."""
 
     def amounts(o: Operation) -> Amounts:
         elements = math.prod(o.sizes)
@@ -635,12 +635,12 @@ def _pointwise(flops: dict[str, int]) -> Callable[[Operation], Amounts]:
 
 
 def _embedding(o: Operation) -> Amounts:
-    (rows, width), looked_up = o.sizes, math.prod(o.sizes2)
-    indices = looked_up * INDEX_BYTES
-    table, result = rows * width * o.item_bytes, looked_up * width * o.item_bytes
+    (rows, width), lookups = o.sizes, math.prod(o.sizes2)
+    indices = lookups * INDEX_BYTES
+    table, result = rows * width * o.item_bytes, lookups * width * o.item_bytes
     if o.is_backward:
-        return Amounts(looked_up * width, indices + result + table, indices + 2 * (result + table))
-    read = _distinct(rows, looked_up) * width * o.item_bytes
+        return Amounts(lookups * width, indices + result + table, indices + 2 * (result + table))
+    read = _distinct(rows, lookups) * width * o.item_bytes
     return Amounts(0, indices + read + result, indices + table + result)
 
 
@@ -655,11 +655,11 @@ def _copy(o: Operation) -> Amounts:
 
 @dataclass(frozen=True)
 class _Family:
-    """The common part of operators that are built and counted alike."""
+    """What operators of a family have in common."""
 
     amounts: Callable[[Operation], Amounts]
     output: Callable[[Operation], tuple[int, ...]] = lambda o: o.sizes
-    """The result's sizes; raises UserError where there can be no result."""
+    """Returns the result's sizes; raises UserError if the operation is impossible."""
     asks: tuple[str, ...] = ()
     """Parameters besides op, shape and precision."""
 

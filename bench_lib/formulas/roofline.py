@@ -1,7 +1,7 @@
-"""Where a measurement lies under its hardware's ceilings: the roofline model.
+"""The roofline model: compares a measurement with the peaks of its hardware.
 
-A step that computes ``I`` FLOPs for each byte it moves reaches at most
-``min(peak FLOP/s, I × peak bytes/s)``; both are the same at the ridge (Williams, Waterman and
+A step that computes ``I`` FLOPs per byte of traffic reaches at most
+``min(peak FLOP/s, I × peak bytes/s)``; the two are equal at the ridge (Williams, Waterman and
 Patterson, Communications of the ACM 52(4), 2009).
 """
 
@@ -19,86 +19,86 @@ COMPUTES_IN = {
     "mxfp8": "fp8",
     "mxfp4": "fp4",
 }
-"""Arithmetic of most of the work, where a precision is not itself one that hardware has."""
+"""The arithmetic of most of the work, for precisions that hardware does not have as such."""
 MIXED = {
     "tf32-conv": ("tf32", "fp32"),
     "int8": ("int8", "bf16"),
     "fp8": ("fp8", "bf16"),
     "fp8-rows": ("fp8", "bf16"),
 }
-"""Precisions whose name holds for a part of the work that depends on the network, and what the
-rest is computed in: convolutions in TF32, linear layers in INT8 or FP8."""
+"""Precisions that apply to a part of the work, which depends on the network, and the arithmetic of
+the rest: convolutions are in TF32, linear layers in INT8 or FP8."""
 MOSTLY = 0.9
-"""From this share of the FLOPs on an arithmetic's peak is the ceiling of them all."""
+"""An arithmetic with at least this share of the FLOPs determines the peak of the step."""
 
 HOST_BOUND, COMPUTE_BOUND, MEMORY_BOUND = "host-bound", "compute-bound", "memory-bound"
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Bytes a second that a step read and wrote."""
+    """Bytes per second that a step read and wrote."""
 
     bytes_per_s: float
     share: float | None
-    """Share of the peak; above 1 caches spared some of it."""
+    """Share of the peak; above 1, caches saved some of the traffic."""
     at_least: bool
-    """Whether it is by the traffic that no implementation can avoid, not by that of operations
-    done one by one."""
+    """Whether it counts only the traffic that no implementation can avoid, rather than that of
+    operations that run one by one."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """One device's part of a step beside its peaks; unknown figures are None."""
+    """One device's part of a step, and the device's peaks; unknown figures are None."""
 
     precision: str
-    """The arithmetic whose peak is meant: ``fp16`` for ``amp-fp16``."""
+    """The arithmetic whose peak applies: ``fp16`` for ``amp-fp16``."""
     compiled: bool
-    """Whether operations were fused, so that the eager traffic was never moved."""
+    """Whether operations were fused, so that there was less traffic than in eager mode."""
     step_s: float
-    """The median step; for a host-bound one the device's own time, if known."""
+    """The median step; for a host-bound step, the device's own time if known."""
     peak_flops_per_s: float | None
-    """Dense, for this hardware and precision and no other."""
+    """Dense, for this hardware and precision."""
     peak_bytes_per_s: float | None
     flops_per_s: float | None
     flops_share: float | None
     """Share of the peak."""
     least: Bandwidth | None
     eager: Bandwidth | None
-    """None for a compiled step, which moved something between the two."""
+    """None for a compiled step, whose traffic is between the two."""
     intensity: float | None
-    """FLOPs for each byte of eager traffic; a compiled step has as many or more."""
+    """FLOPs per byte of eager traffic; a compiled step has at least as many."""
     highest_intensity: float | None
-    """FLOPs for each byte of least traffic."""
+    """FLOPs per byte of the least traffic."""
     bound: str | None = None
     """``host-bound``, ``compute-bound`` or ``memory-bound``; None if unknown."""
     sentence: str = ""
-    """The ceiling and how near it is, or why there is no answer."""
+    """The bound and the share of the peak that is reached, or why they are unknown."""
 
     @property
     def ridge(self) -> float | None:
-        """FLOPs for each byte from which on computing is the lower ceiling."""
+        """FLOPs per byte above which the arithmetic peak is the limit."""
         return _over(self.peak_flops_per_s, self.peak_bytes_per_s)
 
     @property
     def least_share(self) -> float | None:
-        """Share of the peak bandwidth, by the least traffic: at least this was reached."""
+        """Share of the peak bandwidth that the least traffic reaches: a lower bound."""
         return None if self.least is None else self.least.share
 
     @property
     def bandwidth(self) -> Bandwidth | None:
         """The memory's bandwidth, if known."""
-        known = [each for each in (self.eager, self.least) if each and (each.share or 0.0) <= 1]
-        return known[0] if known else None
+        candidates = (self.eager, self.least)
+        return next((item for item in candidates if item and (item.share or 0.0) <= 1), None)
 
 
 def place(
     measurement: Measurement, hardware: Hardware, precision: str, compile_mode: str = ""
 ) -> Roofline:
-    """Place a measurement under the roofline of its hardware.
+    """Compare a measurement with the roofline of its hardware.
 
     ``precision`` and ``compile_mode`` are the case's; a compiled step counts as fused unless the
-    mode is ``graph``.  With several ranks it is one device's share, since each of them has the
-    peaks to itself.
+    mode is ``graph``.  With several ranks, the figures are one device's share, because each device
+    has its own peaks.
     """
     arithmetic = _arithmetic(precision, measurement.reduced_flops_share)
     compiled = measurement.compile_s is not None and compile_mode != "graph"
@@ -109,16 +109,16 @@ def place(
     flops = _over(measurement.flops_per_step, ranks)
     traffic = _over(measurement.traffic_bytes_per_step, ranks)
     if precision in QUANTIZED and arithmetic != "bf16":
-        traffic = None  # the eager twin neither quantizes inputs nor reads weights of a byte
-    least = measurement.least_bytes_per_step or None  # one rank's already
+        traffic = None  # the eager reference neither quantizes inputs nor reads one-byte weights
+    least = measurement.least_bytes_per_step or None  # already that of one rank
     peak_flops = _times(hardware.peak_tflops.get(arithmetic or ""), 1e12)
     peak_bytes = _times(hardware.peak_gb_per_s, 1e9)
 
     def moved(size: float | None, *, at_least: bool) -> Bandwidth | None:
-        by_second = _over(size, step_s)
-        if by_second is None:
+        bytes_per_s = _over(size, step_s)
+        if bytes_per_s is None:
             return None
-        return Bandwidth(by_second, _over(by_second, peak_bytes), at_least)
+        return Bandwidth(bytes_per_s, _over(bytes_per_s, peak_bytes), at_least)
 
     flops_per_s = _over(flops, step_s)
     at = Roofline(
@@ -135,32 +135,32 @@ def place(
         highest_intensity=_over(flops, least),
     )
     if measurement.host_bound:
-        bound, words = _host(measurement, at)
+        bound, reason = _host(measurement, at)
     elif problem := _problem(measurement, at, hardware, arithmetic):
-        bound, words = None, problem
+        bound, reason = None, problem
     else:
-        bound, words = _device(at)
-    return replace(at, bound=bound, sentence=f"{bound or 'no bound known'}: {words}")
+        bound, reason = _device(at)
+    return replace(at, bound=bound, sentence=f"{bound or 'no bound known'}: {reason}")
 
 
 def _host(measurement: Measurement, at: Roofline) -> tuple[str, str]:
-    words = "the device waits for the host"
+    reason = "the device waits for the host"
     if measurement.device_s is not None:
-        whole_s = statistics.median(measurement.iteration_s)
-        words += f" and works {at.step_s * 1e3:.3g} ms of a step of {whole_s * 1e3:.3g} ms"
+        total_s = statistics.median(measurement.iteration_s)
+        reason += f" and works {at.step_s * 1e3:.3g} ms of a step of {total_s * 1e3:.3g} ms"
     reached = []
     if at.flops_share is not None:
         reached.append(f"{at.flops_share:.0%} of {_compute(at)}")
     if at.bandwidth is not None and at.bandwidth.share is not None:
         least = " or more" if at.bandwidth.at_least else ""
         reached.append(f"{at.bandwidth.share:.0%} of {_memory(at)}{least}")
-    return HOST_BOUND, f"{words}; it reaches {' and '.join(reached)}" if reached else words
+    return HOST_BOUND, f"{reason}; it reaches {' and '.join(reached)}" if reached else reason
 
 
 def _problem(
     measurement: Measurement, at: Roofline, hardware: Hardware, arithmetic: str | None
 ) -> str | None:
-    """Say which figure is missing, or cannot be; None if all are there."""
+    """Return which figure is missing or impossible; None if all are valid."""
     if arithmetic is None:
         return _parts(at.precision, measurement.reduced_flops_share)
     if at.peak_flops_per_s is None:
@@ -195,7 +195,7 @@ def _device(at: Roofline) -> tuple[str | None, str]:
 
 
 def _arithmetic(precision: str, share: float | None) -> str | None:
-    """Return the arithmetic of nearly all FLOPs; None if that is no single arithmetic."""
+    """Return the arithmetic of nearly all FLOPs; None if there is no single one."""
     if precision not in MIXED:
         return COMPUTES_IN.get(precision, precision)
     reduced, rest = MIXED[precision]
@@ -223,7 +223,7 @@ def _memory(at: Roofline) -> str:
 
 
 def _number(value: float) -> str:
-    """Return four digits of a number, without an exponent below a million."""
+    """Format a number with four digits, and without an exponent below a million."""
     return f"{float(f'{value:.4g}'):g}"
 
 

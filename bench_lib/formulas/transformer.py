@@ -1,7 +1,7 @@
-"""Language models by name: their sizes, parameters and FLOPs, by formula.
+"""Sizes of language models by name, with their parameters, FLOPs and caches by formula.
 
-A ``Size`` is the transformer of today: RMSNorm, rotary positions, grouped queries, SwiGLU, and
-perhaps experts.  Imports no torch, because the matrix and the worker both ask.
+A ``Size`` is a modern transformer: RMSNorm, rotary positions, grouped queries, SwiGLU, and optional
+experts.  It does not import torch, because both the matrix and the worker use it.
 """
 
 from __future__ import annotations
@@ -10,50 +10,50 @@ from dataclasses import dataclass
 from functools import partial
 
 DEVIATION = 0.02
-"""Standard deviation of fresh weights; for those that write into the residual stream it is smaller
+"""Standard deviation of initial weights; for those that write to the residual stream, it is divided
 by sqrt(2 layers) (Radford et al. 2019, section 2.3)."""
 
 PARALLEL = ("ddp", "fsdp2")
-"""How ranks share a network: each with all weights, or each gathering them block by block."""
+"""How ranks share a network: each has all weights, or gathers them block by block."""
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The part of a mixture of experts that takes the place of a block's two dense layers."""
+    """A mixture of experts, which replaces a block's dense layers."""
 
     number: int
     active: int
-    """How many a token goes to."""
+    """Number of experts per token."""
     hidden: int
-    """Inner width of one."""
+    """Inner width of an expert."""
     shared: int = 0
-    """Further ones that each token goes to."""
+    """Number of additional experts that process every token."""
     dense_layers: int = 0
-    """So many blocks, the first ones, have no experts."""
+    """Number of blocks without experts, at the beginning."""
 
     def touched(self, tokens: int) -> float:
-        """How many experts so many tokens need, if each goes to any with the same chance."""
+        """Return the expected number of experts that `tokens` use if all are equally likely."""
         return self.number * (1.0 - (1.0 - self.active / self.number) ** tokens)
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a language model is."""
+    """The dimensions of a language model."""
 
     layers: int
     width: int
     heads: int
     kv_heads: int
-    """Heads of keys and values; each serves as many queries' heads."""
+    """Heads of keys and values; each is shared by equally many query heads."""
     hidden: int
     """Inner width of a dense block's SwiGLU."""
     vocabulary: int
     context: int
-    """Most tokens of a sequence."""
+    """Maximum length of a sequence, in tokens."""
     theta: float = 10000.0
-    """Base of the rotary positions' wave lengths: the ratio of the longest to the shortest."""
+    """Base of the rotary positions: the ratio of the longest wavelength to the shortest."""
     tied: bool = False
-    """Whether the head is the tokens' embedding."""
+    """Whether the output head shares the weights of the token embedding."""
     experts: Experts | None = None
 
     @property
@@ -63,12 +63,12 @@ class Size:
 
     @property
     def kv_width(self) -> int:
-        """Width of one token's keys, and of its values."""
+        """Width of a token's keys, and of its values."""
         return self.kv_heads * self.head_width
 
     @property
     def parameters(self) -> int:
-        """All weights."""
+        """Number of weights."""
         embeddings = (1 if self.tied else 2) * self.vocabulary * self.width
         return embeddings + self.width + sum(map(self._block, range(self.layers)))
 
@@ -83,35 +83,35 @@ class Size:
         return self.experts is None or layer < self.experts.dense_layers
 
     def _mlp(self, layer: int, routed: float) -> float:
-        """Weights of a block's SwiGLU, or of so many experts with shared ones and the router."""
+        """Weights of a block's SwiGLU, or of `routed` and shared experts and their router."""
         if self.experts is None or self._dense(layer):
             return 3 * self.width * self.hidden
         inner = (routed + self.experts.shared) * self.experts.hidden
         return 3 * self.width * inner + self.experts.number * self.width
 
     def _products(self, routed: float) -> float:
-        """Weights in the products of all blocks, with so many routed experts each."""
+        """Weights in the matrix products of all blocks, with `routed` experts each."""
         mlps = sum(self._mlp(layer, routed) for layer in range(self.layers))
         return self.layers * self._attention() + mlps
 
     def forward_flops(
         self, batch_size: int, length: int, *, before: int = 0, logits: int | None = None
     ) -> float:
-        """FLOPs of a forward pass: two for each weight of a product and token, and attention.
+        """FLOPs of a forward pass: two per token and weight of a product, plus attention.
 
-        Each token meets ``before`` and ``length`` others: attention is counted whole, not the half
-        that causality leaves, as in PaLM (Chowdhery et al. 2022, appendix B), so that training
-        comes to 6 × weights + 12 × layers × width × length for each token.  The head answers
-        ``logits`` tokens of a sequence, all if None.
+        Each token attends to ``before`` and ``length`` others: the half that a causal mask excludes
+        is counted, as in PaLM (Chowdhery et al. 2022, appendix B), so that training needs 6 ×
+        weights + 12 × layers × width × length per token.  The head computes ``logits`` tokens of
+        each sequence, or all of them if None.
         """
         active = 0 if self.experts is None else self.experts.active
-        answered = length if logits is None else logits
-        each = self._products(active) + 2 * self.layers * self.width * (before + length)
+        outputs = length if logits is None else logits
+        token = self._products(active) + 2 * self.layers * self.width * (before + length)
         head = self.vocabulary * self.width
-        return 2.0 * batch_size * (length * each + answered * head)
+        return 2.0 * batch_size * (length * token + outputs * head)
 
     def kept(self, batch_size: int, length: int) -> int:
-        """Numbers that a cache of keys and values holds of so many tokens a sequence."""
+        """Return the number of elements of a KV cache with `length` tokens per sequence."""
         return 2 * self.layers * batch_size * length * self.kv_width
 
 
@@ -155,9 +155,9 @@ SIZES = {
         experts=Experts(number=64, active=6, hidden=1408, shared=2, dense_layers=1),
     ),
 }
-"""Llama 3 (Grattafiori et al. 2024, table 3; 1B: the model's card), without the stretching of its
-rotary positions, which costs nothing; Mixtral (Jiang et al. 2024, table 1); DeepSeekMoE (Dai et
-al. 2024, section 5.1.2)."""
+"""Llama 3 (Grattafiori et al. 2024, table 3; 1B: the model card), without the scaling of its rotary
+positions, which costs no time; Mixtral (Jiang et al. 2024, table 1); DeepSeekMoE (Dai et al. 2024,
+section 5.1.2)."""
 
 GENERATED = 64
-"""Tokens that are decoded before a sequence begins again behind its prompt."""
+"""Number of tokens that are decoded before a sequence restarts after its prompt."""

@@ -451,7 +451,7 @@ def _earlier(length: int, device: torch.device) -> Tensor:
 
 def _sdpa_decode(o: Operation, fresh: _Fresh) -> _Function:
     batch, heads, length, width = o.sizes
-    kept, queries = o.asked
+    kept, queries = o.kv_and_queries
     query = fresh.normal((batch, heads, queries, width))
     keys, values = (fresh.normal((batch, kept, length, width)) for _ in range(2))
 
