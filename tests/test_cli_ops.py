@@ -302,7 +302,7 @@ def test_profiles_are_in_the_json(run, profiled):
     ("words", "error"),
     [
         ("--op ad", "unknown op 'ad'; did you mean add"),
-        ("--op nothing-like-it", "unknown op 'nothing-like-it'; there is add, mul"),
+        ("--op nothing-like-it", "unknown op 'nothing-like-it'; choose from add, mul"),
         ("--input1-dim 64-x-1", "shape '64-x-1': 'x' is not a size; write whole numbers with"),
         ("--input2-dim 3", "add: shapes 64-1024-1024 and 3 do not broadcast"),
         ("--dtype fp61", "unknown precision 'fp61'; did you mean fp16"),

@@ -56,7 +56,7 @@ class Collective:
             parts = f" in {self.ranks} parts" if self.op in SPLIT else ""
             raise UserError(
                 f"bytes is {self.size}; {self.op} has elements of {self.item_bytes} bytes{parts}, "
-                f"so it has to be a multiple of {self.unit}"
+                f"so it must be a multiple of {self.unit}"
             )
 
     @property

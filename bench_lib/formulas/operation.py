@@ -192,7 +192,7 @@ class Operation:
         """Raise UserError if it is invalid."""
         for name, allowed in {"precision": OPERATOR_PRECISIONS, **_OPTIONS, **_REQUIRED}.items():
             if getattr(self, name) not in (*allowed, _DEFAULTS.get(name)):
-                raise self._wrong(name, f"there is {', '.join(allowed)}")
+                raise self._wrong(name, f"choose from {', '.join(allowed)}")
         for name, default in _DEFAULTS.items():
             is_given = getattr(self, name) != default
             if is_given and not asks(self.op, name):
@@ -315,7 +315,7 @@ class Operation:
     def _numbers(self, count: int) -> tuple[int, ...]:
         if not self.shape2 or len(self.sizes2) != count:
             numbers = _NUMBERS[self.family]
-            raise UserError(f"shape2 of {self.op} is {self.shape2!r}; it has to be {numbers}")
+            raise UserError(f"shape2 of {self.op} is {self.shape2!r}; it must be {numbers}")
         return self.sizes2
 
     @cached_property
@@ -344,7 +344,7 @@ class Operation:
     def dims(self, count: int, form: str) -> tuple[int, ...]:
         """Return the first tensor's sizes; raises UserError unless there are `count` of them."""
         if len(self.sizes) != count:
-            raise UserError(f"shape of {self.op} is {self.shape!r}; it has to be {form}")
+            raise UserError(f"shape of {self.op} is {self.shape!r}; it must be {form}")
         return self.sizes
 
 
