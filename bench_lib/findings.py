@@ -45,7 +45,7 @@ class InTurns(Finding):
     reference: str
     """The other side's description."""
     alone: bool = False
-    """Whether there is no baseline besides the reference."""
+    """Whether the reference alone judges."""
     ended: str = ""
     """Why no more pairs are measured; empty if more could be."""
     kind: str = "in turns"
@@ -111,7 +111,7 @@ class HostBound(Finding):
     """Extra tolerance granted for it, as a fraction."""
     issuing_s: float | None = None
     issuing_before_s: float | None = None
-    """Host time to issue a step, now and in the baseline; None if it explains nothing."""
+    """Host time to issue a step, now and in the baseline; None if unknown or not told."""
     device_s: float | None = None
     """Device time of a step without the host."""
     device_judges: bool = False

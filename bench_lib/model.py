@@ -855,8 +855,6 @@ class Baseline:
     """The device's kernels in a step, if it was profiled."""
     began: dict[str, float] = field(default_factory=dict)
     """By metric, in its unit, the value from which consecutively accepted slowdowns add up."""
-    earlier: list[Accepted] = field(default_factory=list)
-    """The last acceptances before this one, oldest first."""
 
 
 @dataclass(frozen=True)

@@ -153,10 +153,10 @@ def _limits(verdict: Verdict, finding: Difference) -> Iterator[str]:
     elif finding.detects is not None:
         least = percent(min(finding.detects, 10.0))
         variation = f"{units} vary by {percent(finding.limit_sd)}"
-        yield f"{variation}, so a slowdown below {least} would go unnoticed"
+        yield f"{variation}, so a slowdown below {least} may go unnoticed"
     if finding.family is not None:
         moved = _change(verdict, finding.family)
-        yield f"without the shift that its family shares on this device, {moved}"
+        yield f"without its family's shift on this device, which is {moved}"
     if finding.set_aside:
         yield f"{many(finding.set_aside, 'disturbed process')} ignored"
     if finding.is_certain is not None and 0 < finding.baseline < LEAST_PROCESSES:

@@ -67,7 +67,7 @@ class StoredCase:
     processes: list[StoredProcess] = dataclasses.field(default_factory=list)
     """Of what was measured."""
     accepted: Accepted | None = None
-    """Who says that these are the values to hold against, where they were measured."""
+    """Who accepted these values, where they were measured."""
     limits: Limits = dataclasses.field(default_factory=Limits)
     """``spread`` alone; the others are the matrix's."""
     conditions: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -75,7 +75,7 @@ class StoredCase:
     published: Published | None = None
     kernels: KernelTable | None = None
     began: dict[str, float] = dataclasses.field(default_factory=dict)
-    """By metric, in its unit, the value from which slow-downs that were accepted one after the
+    """By metric, in its unit, the value from which slowdowns that were accepted one after the
     other add up."""
     draws: dict[str, list[StoredChoice]] = dataclasses.field(default_factory=dict)
     """By name, what the compiler chose for each kernel."""

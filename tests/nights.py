@@ -476,7 +476,7 @@ def example_night() -> Night:
         [*failing, *rest],
         runs=runs,
         left_out=[
-            "mi250x: in the previous run, and not in this one: resnet50-b64-tf32-eager-infer"
+            "mi250x: in the previous run, but not in this one: resnet50-b64-tf32-eager-infer"
         ],
         environments={
             ENVIRONMENT: AFTER,

@@ -497,7 +497,7 @@ def scripted(cli, bed, monkeypatch):
     [
         (("-k", "big and ("), ("-k", "big and (")),
         (("-k", "big(size=1)"), ("-k", "big")),
-        (("-k", "tiny"), ("-k", "'tiny' matches none of 3 cases, such as big-fp16")),
+        (("-k", "tiny"), ("-k", "'tiny' matches none of 3 cases: big-fp16")),
         (("--env-a", "OMP_NUM_THREADS"), ("--env-a", "'OMP_NUM_THREADS' is not KEY=VALUE")),
         (("--env-b", "=1"), ("--env-b", "'=1' is not KEY=VALUE")),
         (("--env-b", "HIP_VISIBLE_DEVICES=1"), ("--env-b", "HIP_VISIBLE_DEVICES chooses the")),

@@ -1072,13 +1072,13 @@ def test_all_that_speaks_against_is_said_at_once():
         attempts=[make_attempt(measurement=measurement)],
         status=Status.NOISY,
         verdicts=[
-            make_verdict(status=Status.NOISY, reason="a slowdown below 40% would go unnoticed")
+            make_verdict(status=Status.NOISY, reason="a slowdown below 40% may go unnoticed")
         ],
     )
     (change,) = proposed(record, current=held_against(0.0, 0.0))
     assert change.against == (
         "iterations spread by 21%; the limit is 10%; NOISY latency: a slowdown below 40% "
-        "would go unnoticed; 150.00% slower than accepted; the tolerance is 1.0%"
+        "may go unnoticed; 150.00% slower than accepted; the tolerance is 1.0%"
     )
 
 
@@ -1176,10 +1176,10 @@ def test_what_is_not_in_quarantine_cannot_be_let_out(tmp_path):
     with pytest.raises(BaselineError) as caught:
         lift_quarantine(load(tmp_path, KEY), "resnet81")
     assert str(caught.value) == (
-        f"resnet81 is not in quarantine in {tmp_path / 'mi300x.json'}; those are: "
+        f"resnet81 is not in quarantine in {tmp_path / 'mi300x.json'}; in quarantine: "
         "resnet18, vit_b_16"
     )
-    with pytest.raises(BaselineError, match=r"those are: no case$"):
+    with pytest.raises(BaselineError, match=r"in quarantine: no case$"):
         lift_quarantine(BaselineFile(tmp_path / "none.json", KEY), "resnet18")
 
 

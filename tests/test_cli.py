@@ -651,7 +651,7 @@ def test_a_case_is_quarantined_with_a_day_a_reason_and_a_name(cli, history, tmp_
         2,
         (
             f"bench-lib: error: {CASE_ID} is not in quarantine in baselines/mi300x.json; "
-            "those are: no case\n"
+            "in quarantine: no case\n"
         ),
     )
 

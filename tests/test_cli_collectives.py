@@ -164,7 +164,7 @@ def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, 
 def test_one_gpu_is_no_group(run):
     answer = run(devices=gpus(1))
     assert answer.status == 2
-    assert "a collective needs 2 GPUs or more, and this machine has 1" in answer.err
+    assert "a collective needs 2 GPUs or more, and there is 1 here" in answer.err
 
 
 # ---- the page about it ------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_after_the_page_comes_the_search_for_the_change(cli, night, tmp_path) ->
     builders.write_run(tmp_path / "history", good, now="20261118T020000Z")
     lines = cli("--html", "report.html")[1].splitlines()
     name = "resnet50-b64-fp16-max-autotune-infer"
-    assert lines[-1] == f"next: bench-lib bisect {name} --good last-ok --package torch"
+    assert lines[-1] == f"next: bench-lib bisect {name} --good last-ok"
 
 
 def test_markdown_can_go_to_the_standard_output(cli, night) -> None:

@@ -43,7 +43,7 @@ MIB = 2**20
 CASE = "case"
 # Half a thousandth apart: two processes show a change of a quarter of a percent.
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
-# So far apart that nothing below a tenth would go unnoticed.
+# So far apart that nothing below a tenth may go unnoticed.
 RESTLESS = (-0.1, -0.05, 0.0, 0.05, 0.1)
 
 

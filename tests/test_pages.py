@@ -409,7 +409,7 @@ def test_a_case_of_the_night_before_that_is_gone_is_named(tmp_path) -> None:
     _run(tmp_path, nights.make_entry(nights.make_case("old")), ago=1)
     _run(tmp_path, nights.make_entry(nights.make_case("new")))
     night = _gather(tmp_path)
-    gone = "mi300x: in the previous run, and not in this one: old-b64-fp16-eager-infer"
+    gone = "mi300x: in the previous run, but not in this one: old-b64-fp16-eager-infer"
     assert gone in night.left_out
 
 
@@ -694,10 +694,7 @@ def test_commands_are_there_to_copy() -> None:
     assert told(never_ok) == every[:4]  # bisect would have no good end
     case_id = nights.regressed().record.case.id
     lines = dict(commands(nights.regressed()))
-    search = f"bench-lib bisect {case_id} --good last-ok"
-    assert lines["Find the change"] == f"{search} --package torch"
-    own = replace(nights.regressed().record, changes=["torch 2.9 -> 2.10", "commit c0 -> c1"])
-    assert dict(commands(replace(nights.regressed(), record=own)))["Find the change"] == search
+    assert lines["Find the change"] == f"bench-lib bisect {case_id} --good last-ok"
     assert (
         lines["Measure again"] == f"pytest 'perf_tests/test_networks.py::test_network[{case_id}]'"
     )

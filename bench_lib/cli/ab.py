@@ -86,7 +86,7 @@ def _matching(cases: Sequence[Case], expression: str) -> list[Case]:
         raise typer.BadParameter(str(error), param_hint="-k") from error
     if not chosen:
         there = some([case.id for case in cases], SHOWN)
-        why = f"{expression!r} matches none of {len(cases)} cases, such as {there}"
+        why = f"{expression!r} matches none of {len(cases)} cases: {there}"
         raise typer.BadParameter(why, param_hint="-k")
     return chosen
 

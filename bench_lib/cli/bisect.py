@@ -95,7 +95,7 @@ def bisect(
     takes_s = pairs * ab.expected_s([asked], 1, pace.read(history, device.key))
     say(f"{many(search.last, 'candidate')} after {line[0]} up to {line[-1]}, on {device.key}")
     say(
-        f"about {many(pairs, 'pair')} and {duration(takes_s)}, besides building the candidates, if "
+        f"about {many(pairs, 'pair')} and {duration(takes_s)}, besides preparing candidates, if "
         f"{asked.id} is {search.tolerance:.1%} slower and pairs differ by {search.guessed_sd:.1%}; "
         f"wrong at most once in {1 / share:.0f}"
     )

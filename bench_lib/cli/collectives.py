@@ -73,7 +73,7 @@ def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
     usual = RANKS_ON_A_CPU if on_cpu else len(devices)
     ranks = next(n for n in (asked, launched, usual) if n is not None)
     if asked is None and ranks < 2:
-        raise UserError("a collective needs 2 GPUs or more, and this machine has 1")
+        raise UserError("a collective needs 2 GPUs or more, and there is 1 here")
     if not 2 <= ranks <= MOST_RANKS:
         raise UserError(f"--ranks is {ranks}; a collective takes 2 to {MOST_RANKS}")
     if launched is None and not on_cpu and ranks > len(devices):

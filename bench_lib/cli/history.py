@@ -38,7 +38,7 @@ def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> N
     found = archive.runs()
     notes = [f"! {problem}" for problem in archive.problems]
     if not found:
-        notes.insert(0, f"no runs in {history}; pytest perf_tests records one")
+        notes.insert(0, f"no runs in {history}; a pytest run that measures records one")
     answer = Answer(
         command="history list",
         tables={"runs": Table(reading.RUNS, found)},

@@ -90,7 +90,7 @@ def ops(
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="Attention kernels, such as flash,cudnn,flex."),
+        typer.Option(help="Attention kernels, several with commas: flash,cudnn,flex."),
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
     causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,

@@ -565,7 +565,7 @@ class HeldDevice:
         seen = self._seen_between(begin_s, time.monotonic(), process)
         cause = validity.blame(seen, self.device)
         if cause is None and found.spread > STEADY:
-            cause = f"two calibrations of its full clock differ by {found.spread:.1%}"
+            cause = f"two readings of its full clock differ by {found.spread:.1%}"
         if cause is None:
             facts.keep_bursts(self.device, driver, found.bursts)
         else:

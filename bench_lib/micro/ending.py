@@ -6,7 +6,6 @@ import contextlib
 import csv
 import io
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -36,17 +35,6 @@ def keeping(
         return
     with opened(device, Settings(history, command="micro", judged=False, say=say)) as engine:
         yield engine
-
-
-def make_folders(options: MicroOptions) -> None:
-    """Create the output folders; raises UserError before anything is measured."""
-    for file in filter(None, (options.result, Path(options.csv_name))):
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{file} cannot be written: {error.strerror}") from error
-        if not os.access(file.parent, os.W_OK):
-            raise UserError(f"{file} cannot be written: {file.parent} is read-only")
 
 
 @dataclass
@@ -113,9 +101,11 @@ class Ending:
         options = self.options
         with self._going_on(options.result):
             if options.result is not None:
+                options.result.parent.mkdir(parents=True, exist_ok=True)
                 files.replace(options.result, json.dumps(result, indent=2).encode())
         file = Path(options.csv_name)
         with self._going_on(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
             is_new = not file.exists() or not file.stat().st_size
             text = io.StringIO(newline="")
             rows = csv.DictWriter(text, list(result))

@@ -392,7 +392,7 @@ def place_of(options: MicroOptions, environ: Mapping[str, str]) -> RankPlace:
 
 
 def places_here(options: MicroOptions, devices: int) -> list[RankPlace]:
-    """Return the places of the processes that ``--distributed_dataparallel`` starts launched.
+    """Return the places of the processes that ``--distributed_dataparallel`` starts here.
 
     As in ROCm's tool, ``--rank`` and ``--world-size`` count invocations, each of which has a
     process for each of its devices, and the batch is split over one invocation's devices.

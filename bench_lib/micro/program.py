@@ -96,7 +96,7 @@ def _say(output: Callable[[str], None], mark: str, text: str) -> None:
 def _measured(options: MicroOptions, place: RankPlace) -> int:
     from bench_lib import backends
     from bench_lib.micro import lines
-    from bench_lib.micro.ending import Ending, keeping, make_folders
+    from bench_lib.micro.ending import Ending, keeping
     from bench_lib.micro.session import check_compiling, run
 
     check_compiling(options, place)
@@ -106,7 +106,6 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
     with contextlib.ExitStack() as stack:
         ending = None
         if place.is_first:
-            make_folders(options)
             # If torch cannot open the device, the session reports that.
             devices = backends.detect()
             device = devices[min(place.device_index, len(devices) - 1)]

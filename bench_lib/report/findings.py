@@ -208,15 +208,8 @@ def commands(entry: NightCase) -> list[tuple[str, str]]:
         told.append(("Quarantine", [*words, "--until", "DATE", "--reason", "WHY"]))
     if status is Status.REGRESSED and entry.last_good:
         words = ["bench-lib", "bisect", case_id, "--good", "last-ok"]
-        told.append((FIND, [*words, *(["--package", "torch"] if _is_torch_s(entry) else [])]))
+        told.append((FIND, words))
     return [(what, shlex.join(words)) for what, words in told]
-
-
-def _is_torch_s(entry: NightCase) -> bool:
-    """Whether torch changed since the baseline, and the project's own code did not."""
-    changes = entry.record.changes
-    is_own = any(words.startswith(OWN) for words in changes)
-    return not is_own and any(words.startswith("torch ") for words in changes)
 
 
 def measuring_again(entry: NightCase) -> list[str]:

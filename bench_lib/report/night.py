@@ -445,7 +445,7 @@ def _on_gone(points: Sequence[Point]) -> list[str]:
     for point in points:
         by_key.setdefault(point.key, []).append(point.case_id)
     return [
-        f"{key}: in the previous run, and not in this one: {some(sorted(cases), MOST_NAMED)}"
+        f"{key}: in the previous run, but not in this one: {some(sorted(cases), MOST_NAMED)}"
         for key, cases in sorted(by_key.items())
     ]
 

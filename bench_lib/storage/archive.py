@@ -45,7 +45,7 @@ NOT_JUDGED = "not judged"
 MANY = 200
 """So many new files are worth starting processes for, and a line of progress."""
 AT_ONCE = 20
-"""Files that such a process is given together."""
+"""Files that a reading process is given at once."""
 ROWS_AT_ONCE = 32
 """Rows that are put into a table together."""
 ANSWERED_AT_ONCE = 2048

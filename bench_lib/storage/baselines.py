@@ -334,7 +334,7 @@ def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
     if case_id not in current.quarantines:
         others = ", ".join(sorted(current.quarantines)) or "no case"
         raise BaselineError(
-            f"{case_id} is not in quarantine in {current.path}; those are: {others}"
+            f"{case_id} is not in quarantine in {current.path}; in quarantine: {others}"
         )
     held = {name: each for name, each in current.quarantines.items() if name != case_id}
     return _save(replace(current, quarantines=held))

@@ -85,11 +85,11 @@ def serve() -> int:
             _load_compiler()
     if starter is None:
         if preload == "compiler":
-            _start_over_if_disturbed()
+            _start_over_unless_children_open_a_gpu()
         return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
     while _comes(int(starter)):
         if preload == "compiler":
-            _start_over_if_disturbed()
+            _start_over_unless_children_open_a_gpu()
             preload = None
         _serve_runner()
     return _without_runner()
@@ -167,8 +167,8 @@ def _without_runner() -> int:
 def _load_compiler() -> None:
     """Import and compute the part that takes every child on a GPU 1.6 s, and 2 s if it compiles.
 
-    On the way torch asks whether there is a GPU, which disturbs the children unless the vendor's
-    management library answers.  If they can no longer open one, this process starts over without.
+    On the way torch asks whether there is a GPU, which keeps the children from opening one unless
+    the vendor's management library answers.  Then this process starts over without.
     """
     with told({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
         try:
@@ -183,7 +183,7 @@ def _load_compiler() -> None:
             traceback.print_exc()
 
 
-def _start_over_if_disturbed() -> None:
+def _start_over_unless_children_open_a_gpu() -> None:
     """Become a zygote without the compiler if children cannot open a GPU with it."""
     if not _does_a_child_open_a_gpu():
         os.environ[PRELOAD_VARIABLE] = "no"

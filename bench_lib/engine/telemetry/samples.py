@@ -104,7 +104,7 @@ def _figure(value: object) -> float | None:
 EDGE_S = 0.6
 """A count may be so far outside a stretch; libraries are asked every 0.5 s (`looks`)."""
 FRESH_S = 2.0
-"""A list of processes is valid for a stretch that begins so much later."""
+"""A list of processes is valid for a stretch that begins up to so many seconds later."""
 OUTSIDE = "a process outside this container"
 COOL_C = 60.0
 """An idle device that is no hotter is not held back."""

@@ -39,7 +39,7 @@ RIGHT = ("0", "N/A")
 def _of_rccl(data: bytes) -> list[Reported]:
     found = list(_figures(data.decode(errors="replace").splitlines()))
     if not found:
-        raise FormatError(f"it is not a table of {RCCL}, printed without -J or -Z")
+        raise FormatError(f"it is not the table that {RCCL} prints without -J or -Z")
     return found
 
 
