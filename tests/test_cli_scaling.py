@@ -199,7 +199,7 @@ def test_more_workers_than_there_are_say_so_and_the_rest_is_measured(run):
         "16 threads, strong: not measured: 16 threads were asked for, and 8 can be used here"
     )
     assert answer.said("8 processes, strong: ") == (
-        "8 processes, strong: not measured: batch_size 4 cannot be divided among 8 ranks evenly"
+        "8 processes, strong: not measured: batch_size 4 cannot be divided evenly among 8 ranks"
     )
     assert answer.said("1 GPUs, strong: ").endswith("1 GPUs were asked for, and 0 can be used here")
     assert [row["status"] for row in answer.rows if "status" in row] == ["not measured"] * 8
@@ -382,7 +382,7 @@ def test_each_device_says_where_its_run_is_kept(run, tmp_path):
         (["network", "--network", "resnet50", "--precision", "fp17"], "unknown precision 'fp17'"),
         (["mnist", "--over", "cores"], "--over: unknown way to have more workers 'cores'"),
         (["mnist", "--at-most", "0"], "--at-most: "),
-        (["mnist", "--batch-size", "70000"], "more than the 60000"),
+        (["mnist", "--batch-size", "70000"], "mnist has only 60000 images"),
         (["mnist", "--processes", "101"], "--processes: "),
         (["mnist", "--weak", "--strong"], "--weak and --strong exclude each other; choose one"),
         (["mnist", "--time-limit", "0"], "--time-limit 0: "),
