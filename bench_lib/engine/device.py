@@ -79,27 +79,27 @@ class HeldDevice:
         self._choices = choices
         self._start_watching = watch
         self._watcher: Sampler | None = None
-        self._watchers_beside: dict[int, Sampler] = {}
+        self._other_watchers: dict[int, Sampler] = {}
         """Telemetry of other ranks' devices, by index."""
         self._set_aside: set[str] = set()
         """Reasons to throttle that are stuck on this device."""
-        self._found: dict[str, Environment] = {}
+        self._initial: dict[str, Environment] = {}
         """By side, the environment before anything was measured, but for what workers know."""
-        self._besides: list[int] = []
+        self._extra_pids: list[int] = []
         """Processes of ours that have the device open and are none of the workers."""
         self._positions: dict[str, int] = {}
         self._in_bursts: dict[str, bool] = {}
         """By case, whether its first process in this run was measured in bursts."""
-        self._beside = contextlib.ExitStack()
+        self._other_locks = contextlib.ExitStack()
         """Holds the other devices of the ranks that have them open."""
-        self._held_beside: list[Hardware] = []
-        # One and the same for all sides, so that all find the device as the same program left it.
+        self._devices_of_ranks: list[Hardware] = []
+        # All sides share it, so that each finds the device as the same program left it.
         self._companion = Companion(self._fork)
         self._sides = {
             name: Processes(
                 device,
                 functools.partial(start, side, device),
-                described=functools.partial(self._before, name),
+                described=functools.partial(self._initial_environment, name),
                 ranks_for=functools.partial(self._ranks_for, side),
                 give_way=self._companion.run,
                 # Where the reference alone judges, a pair is nothing without its other half.
@@ -108,9 +108,9 @@ class HeldDevice:
             for name, side in settings.sides.items()
         }
         self._candidate, self._reference = settings.candidate, settings.reference
-        self._gone = ""
+        self._problem = ""
         """Why the reference cannot be measured any more."""
-        self._lacking: set[str] = set()
+        self._without_reference: set[str] = set()
         """Ids of the cases that the reference cannot measure."""
         self._lock_of = lock_of
         self._lock = lock_of(device)
@@ -129,12 +129,12 @@ class HeldDevice:
         self.watch()
         is_needed = not self._positions and not self._settings.reference_is_optional
         outcomes: dict[str, Outcome] = {}
-        asked = PLAIN
+        request = PLAIN
         for process in range(self._settings.processes):
             sides = self._sides_of(case, process)
-            if is_needed and process == 0 and self._gone:
-                raise LaunchError(self._gone)
-            for new in self._round(case, process, sides, asked):
+            if is_needed and process == 0 and self._problem:
+                raise LaunchError(self._problem)
+            for new in self._round(case, process, sides, request):
                 before = outcomes.get(new.side)
                 attempts = [*(before.attempts if before else ()), *new.attempts]
                 outcomes[new.side] = replace(new, attempts=attempts)
@@ -142,7 +142,7 @@ class HeldDevice:
             if own.attempts[-1].measurement is None:
                 break
             if any(map(is_checked, own.attempts)):
-                asked = _without_numerics(asked)
+                request = _without_numerics(request)
         return list(outcomes.values())
 
     def glance(self, case: Case) -> Outcome:
@@ -169,14 +169,14 @@ class HeldDevice:
         """
         try:
             for case in cases:
-                asked = MeasureRequest(
+                request = MeasureRequest(
                     keeps=case.id not in tuned_anew,
                     known={NUMERICS} if case.id in known else (),
                 )
                 sides = self._sides_of(case, process)
                 yield [
-                    replace(each, attempts=[replace(a, confirms=confirms) for a in each.attempts])
-                    for each in self._round(case, process, sides, asked)
+                    replace(new, attempts=[replace(a, confirms=confirms) for a in new.attempts])
+                    for new in self._round(case, process, sides, request)
                 ]
         finally:
             for processes in self._sides.values():
@@ -187,7 +187,7 @@ class HeldDevice:
         for processes in self._sides.values():
             processes.begin()  # so that all import torch at the same time
         for name in in_turn(list(self._sides), process):
-            # What fails once is tried anew by the first case.
+            # The first case tries again to start what failed.
             with contextlib.suppress(CaseFault):
                 self._open(name, process)
 
@@ -198,7 +198,7 @@ class HeldDevice:
         except LaunchError as error:
             if name != self._reference or not self._settings.by_baseline:
                 raise
-            self._gone = does_not_start(self._settings.sides[name], error)
+            self._problem = does_not_start(self._settings.sides[name], error)
 
     @contextlib.contextmanager
     def _named(self, side: str) -> Iterator[None]:
@@ -217,7 +217,7 @@ class HeldDevice:
         measured again, and a reference that cannot measure a case is left out.
         """
         is_first_of_ranks = case.launch.ranks > 1 and process < self._settings.processes
-        lacks = self._gone or case.id in self._lacking or is_first_of_ranks
+        lacks = self._problem or case.id in self._without_reference or is_first_of_ranks
         if self._reference is None or (lacks and self._settings.by_baseline):
             return [self._candidate]
         self.open(process)
@@ -260,10 +260,10 @@ class HeldDevice:
             processes.close_ranks()  # a profile's ranks want their devices and their port
         with temporary_folder() as folder:
             try:
-                seen = with_torch(case, self.device, Path(folder), ProfileRequest(5)).seen
+                profiles = with_torch(case, self.device, Path(folder), ProfileRequest(5)).seen
             except (CaseFault, CaseSkipped, UserError) as error:
                 return str(error)
-        return seen[0].kernels
+        return profiles[0].kernels
 
     def take_in(
         self,
@@ -279,8 +279,8 @@ class HeldDevice:
 
         They have been at it since ``began_s`` on the monotonic clock, after ``watch``.
         """
-        self._besides += pids
-        described = fingerprint.with_versions(self._before(self._candidate), versions)
+        self._extra_pids += pids
+        described = fingerprint.with_versions(self._initial_environment(self._candidate), versions)
         environment = replace(described, threads=threads)
         attempt = self._with_measurement(self._blank(case, 0), measurement, began_s)
         if cause := self._disturbed_by(case, attempt):
@@ -310,17 +310,17 @@ class HeldDevice:
             if others := others_now(self.device):
                 self._settings.say(f"warning: {others}; {OTHERS_MEAN}")
             self._watcher = self._start_watching(self.device)
-            self._found = {n: self._described(side) for n, side in self._settings.sides.items()}
+            self._initial = {n: self._described(side) for n, side in self._settings.sides.items()}
 
     def close(self) -> None:
         """End the workers and the telemetry, and let go of the device."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._lock.release)
-            stack.callback(self._beside.close)
+            stack.callback(self._other_locks.close)
             for processes in self._sides.values():
                 stack.callback(processes.close)
             stack.callback(self._companion.close)
-            for watcher in self._watchers_beside.values():
+            for watcher in self._other_watchers.values():
                 stack.callback(watcher.close)
             if self._watcher is not None:
                 stack.callback(self._watcher.close)
@@ -331,7 +331,7 @@ class HeldDevice:
         return self._sides[self._candidate].fork()
 
     def _round(
-        self, case: Case, process: int, sides: Sequence[str], asked: MeasureRequest
+        self, case: Case, process: int, sides: Sequence[str], request: MeasureRequest
     ) -> list[Outcome]:
         """Measure a case in one process of each side; which is first alternates.
 
@@ -345,27 +345,27 @@ class HeldDevice:
             own = halves.get(self._candidate)
             if name == self._reference and own is not None and own[-1].measurement is None:
                 continue  # there will be no pair
-            halves[name] = self._half(case, process, name, asked)
+            halves[name] = self._half(case, process, name, request)
         first, last = (halves.get(order[end], []) for end in (0, -1))
         if len(halves) > 1 and first[-1].accepted and last[0].invalid and last[-1].accepted:
-            words = "the other half of the pair was measured again"
-            spent = [replace(each, accepted=False, discarded=words) for each in first]
-            halves[order[0]] = [*spent, *self._half(case, process, order[0], asked)]
+            reason = "the other half of the pair was measured again"
+            spent = [replace(attempt, accepted=False, discarded=reason) for attempt in first]
+            halves[order[0]] = [*spent, *self._half(case, process, order[0], request)]
         return [self._outcome(case, halves[name], name) for name in sides if name in halves]
 
-    def _half(self, case: Case, process: int, side: str, asked: MeasureRequest) -> list[Attempt]:
-        if side == self._reference and self._gone:
-            fault = Fault("launch", self._gone, "open device")
+    def _half(self, case: Case, process: int, side: str, request: MeasureRequest) -> list[Attempt]:
+        if side == self._reference and self._problem:
+            fault = Fault("launch", self._problem, "open device")
             return [replace(self._blank(case, process), fault=fault)]
         if side == self._reference:
-            asked = replace(asked, keeps=True)
+            request = replace(request, keeps=True)
             if self._settings.by_baseline:  # of the reference only times are compared
-                asked = replace(asked, known={NUMERICS, COUNTS})
+                request = replace(request, known={NUMERICS, COUNTS})
         with self._named(side):
             self.hold_for(case)
-            attempts = self._attempts(case, process, side, asked)
+            attempts = self._attempts(case, process, side, request)
         if side == self._reference and attempts[-1].measurement is None:
-            self._lacking.add(case.id)
+            self._without_reference.add(case.id)
         return attempts
 
     def _outcome(self, case: Case, attempts: Sequence[Attempt], side: str) -> Outcome:
@@ -375,40 +375,40 @@ class HeldDevice:
         return Outcome(case, named, environment, self.device, side=side)
 
     def _attempts(
-        self, case: Case, process: int, side: str, asked: MeasureRequest
+        self, case: Case, process: int, side: str, request: MeasureRequest
     ) -> list[Attempt]:
-        """Measure a case in a process, and once more if something disturbed the first look.
+        """Measure a case in a process, and once more if something disturbed the first attempt.
 
         The second is taken as it is, and discarded if the hardware disturbs it, too.
         """
-        first = self._attempt(case, process, side, asked)
-        cause, seen = self._disturbed_by(case, first), first.measurement
-        why = cause or (disturbance(seen) if seen is not None else None)
-        if seen is None or why is None:
+        first = self._attempt(case, process, side, request)
+        cause, measurement = self._disturbed_by(case, first), first.measurement
+        why = cause or (disturbance(measurement) if measurement is not None else None)
+        if measurement is None or why is None:
             return [first]
-        if cause is None and asked.keeps and seen.compile_s is not None:
+        if cause is None and request.keeps and measurement.compile_s is not None:
             # What compiling leaves behind slows the host: on an H100 a step of 3.1 ms took 4.6 ms
             # until a fresh process found the compiled code.
             self._sides[side].drop(process)
-        if seen.numerics is not None:
-            asked = _without_numerics(asked)
-        second = self._attempt(case, process, side, asked)
-        if second.measurement is not None and seen.numerics is not None:
-            found = replace(second.measurement, numerics=seen.numerics)
-            second = replace(second, measurement=found)
-        words = f"{why}; measured again"
-        first = replace(first, accepted=False, discarded=words, invalid=cause is not None)
+        if measurement.numerics is not None:
+            request = _without_numerics(request)
+        second = self._attempt(case, process, side, request)
+        if second.measurement is not None and measurement.numerics is not None:
+            repeated = replace(second.measurement, numerics=measurement.numerics)
+            second = replace(second, measurement=repeated)
+        reason = f"{why}; measured again"
+        first = replace(first, accepted=False, discarded=reason, invalid=cause is not None)
         if (cause := self._disturbed_by(case, second)) is not None:
             second = replace(second, accepted=False, discarded=cause, invalid=True)
         return [first, second]
 
     def _attempt(
-        self, case: Case, process: int, side: str, asked: MeasureRequest = PLAIN
+        self, case: Case, process: int, side: str, request: MeasureRequest = PLAIN
     ) -> Attempt:
         self.watch()
         for device in self._used_by(case):
-            if device.index not in {self.device.index, *self._watchers_beside}:
-                self._watchers_beside[device.index] = self._start_watching(device)
+            if device.index not in {self.device.index, *self._other_watchers}:
+                self._other_watchers[device.index] = self._start_watching(device)
         begin = time.monotonic()
         attempt = self._blank(case, process)
         try:
@@ -416,22 +416,21 @@ class HeldDevice:
             environment = self._sides[side].environment()
             counts = facts.counts_of(case, environment)
             numerics = None
-            if NUMERICS not in asked.known and self._may_be_kept(case, process):
+            if NUMERICS not in request.known and self._may_reuse_numerics(case, process):
                 numerics = facts.numerics_of(case, environment, self.device.uuid)
-            found = {COUNTS: counts, NUMERICS: numerics}
-            was_known = asked.known
-            known = {*was_known, *(name for name, fact in found.items() if fact is not None)}
-            choices = self._choices_for(case, is_tuned_anew=not asked.keeps)
+            stored = {COUNTS: counts, NUMERICS: numerics}
+            known = {*request.known, *(name for name, fact in stored.items() if fact is not None)}
+            choices = self._choices_for(case, is_tuned_anew=not request.keeps)
             ranks = case.launch.ranks
             phase = f"in {ranks} ranks" if ranks > 1 else "starting a process"
             is_only = process == 0 and self._settings.processes == 1
-            what = case.id if is_only else f"{case.id}, process {process + 1}"
-            with spoken(self._settings.say, what, phase) as enter:
-                asked = replace(asked, bursts=bursts, known=known, choices=choices, enter=enter)
-                measurement = commands.timed(case, self._sides[side].measure(case, process, asked))
+            label = case.id if is_only else f"{case.id}, process {process + 1}"
+            with spoken(self._settings.say, label, phase) as enter:
+                sent = replace(request, bursts=bursts, known=known, choices=choices, enter=enter)
+                measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
-            elif case.sampling.checks and COUNTS not in was_known:
+            elif case.sampling.checks and COUNTS not in request.known:
                 environment = self._sides[side].environment()
                 facts.keep_counts(case, environment, measurement.counts)
             if numerics is not None:
@@ -447,8 +446,8 @@ class HeldDevice:
         except LaunchError as error:
             if side != self._reference or not self._settings.by_baseline:
                 raise
-            self._gone = does_not_start(self._settings.sides[side], error)
-            attempt = replace(attempt, fault=Fault("launch", self._gone, "open device"))
+            self._problem = does_not_start(self._settings.sides[side], error)
+            attempt = replace(attempt, fault=Fault("launch", self._problem, "open device"))
         took_s = round(time.monotonic() - begin, 3)
         phase = attempt.fault.phase if attempt.fault is not None else "other"
         return replace(attempt, took_s=took_s, phases_s={phase: took_s})
@@ -462,10 +461,10 @@ class HeldDevice:
             return None
         return self._choices(case) or (Draw({}) if is_tuned_anew else None)
 
-    def _may_be_kept(self, case: Case, process: int) -> bool:
-        """Whether numerics may be an earlier run's: not where they are looked at once more.
+    def _may_reuse_numerics(self, case: Case, process: int) -> bool:
+        """Whether an earlier run's numerics will do: not where a later process checks them again.
 
-        Two sides that are compared by what they compute, compute it now.
+        Two sides whose numerics are compared with each other both compute them now.
         """
         return case.sampling.checks and process == 0 and self._settings.by_baseline
 
@@ -484,65 +483,65 @@ class HeldDevice:
     ) -> Attempt:
         if self.device.uuid is not None:  # NVML's and torch's spellings differ
             measurement = replace(measurement, device_uuid=self.device.uuid)
-        looked_s = time.monotonic()
-        telemetry = self._seen_during(measurement)
-        if kept := validity.kept_from_cpus(measurement, telemetry, self.device):
-            measurement = replace(measurement, warnings=[*measurement.warnings, kept])
+        measured_s = time.monotonic()
+        telemetry = self._telemetry_during(measurement)
+        if warning := validity.kept_from_cpus(measurement, telemetry, self.device):
+            measurement = replace(measurement, warnings=[*measurement.warnings, warning])
         ended_s = time.monotonic()
-        phases_s = {**measurement.phases_s, "telemetry": round(ended_s - looked_s, 4)}
+        phases_s = {**measurement.phases_s, "telemetry": round(ended_s - measured_s, 4)}
         other_s = ended_s - began_s - math.fsum(phases_s.values())
         return replace(
             attempt,
             measurement=replace(measurement, phases_s={}),
             telemetry=telemetry,
-            telemetry_of_ranks=self._seen_of_ranks(measurement),
+            telemetry_of_ranks=self._telemetry_of_ranks(measurement),
             accepted=True,
             took_s=round(ended_s - began_s, 3),
             phases_s={**phases_s, "other": round(max(0.0, other_s), 4)},
         )
 
-    def _seen_during(self, measurement: Measurement) -> Telemetry | None:
+    def _telemetry_during(self, measurement: Measurement) -> Telemetry | None:
         """Return the telemetry of the sustained stretch, with the clock of the bursts if any.
 
-        A look that falls between bursts may see an idle clock, so the highest counts, unless
+        A sample between two bursts may show an idle clock, so the highest counts, unless
         sustained work ran at a higher one.
         """
-        seen = self._believed(self._seen_between(*measurement.window_s))
-        if seen is None or measurement.burst_window_s is None:
-            return seen
-        bursts = self._believed(self._seen_between(*measurement.burst_window_s))
+        telemetry = self._without_stuck(self._telemetry_between(*measurement.window_s))
+        if telemetry is None or measurement.burst_window_s is None:
+            return telemetry
+        bursts = self._without_stuck(self._telemetry_between(*measurement.burst_window_s))
         clock_mhz = bursts.clock_max_mhz if bursts is not None else None
-        is_known = clock_mhz is not None and clock_mhz >= (seen.clock_mhz or 0.0)
-        seen = replace(seen, clock_mhz=clock_mhz if is_known else None)
-        return seen if bursts is None else _disturbed_in_either(seen, bursts)
+        is_known = clock_mhz is not None and clock_mhz >= (telemetry.clock_mhz or 0.0)
+        telemetry = replace(telemetry, clock_mhz=clock_mhz if is_known else None)
+        return telemetry if bursts is None else _disturbed_in_either(telemetry, bursts)
 
-    def _seen_of_ranks(self, measurement: Measurement) -> dict[str, Telemetry]:
+    def _telemetry_of_ranks(self, measurement: Measurement) -> dict[str, Telemetry]:
         """Return the telemetry of the other ranks' devices on this host."""
         if not measurement.per_rank:
             return {}
-        local = [each.local_rank for each in measurement.per_rank]
+        local = [rank.local_rank for rank in measurement.per_rank]
         # Ranks of several hosts have equal numbers there, and so it is unknown which are here.
         is_one_host = len(local) == len(set(local))
         names = {n: f"rank {n}" if is_one_host else "a rank" for n in local}
-        found = {}
+        telemetry = {}
         for n, device in enumerate(self._all_devices):
-            watcher = self._watchers_beside.get(device.index)
+            watcher = self._other_watchers.get(device.index)
             if n not in names or watcher is None:
                 continue
-            seen = watcher.window(*measurement.window_s, own=self._own())
-            if seen is not None:
+            window = watcher.window(*measurement.window_s, own=self._own_pids())
+            if window is not None:
                 place = f"GPU {device.index}" + (f" at {device.bdf}" if device.bdf else "")
                 # What is stuck in one device's driver is stuck in the others' too.
-                found[f"{names[n]} on {place}"] = without(seen, self._set_aside)
-        return found
+                telemetry[f"{names[n]} on {place}"] = without(window, self._set_aside)
+        return telemetry
 
     def _bursts_for(self, case: Case) -> Bursts | None:
         """Return the bursts to measure a case in, as its baseline was, or as this run began."""
         if not self._settings.bursts or case.launch.ranks > 1 or not backends.is_gpu(self.device):
             return None
         accepted = self._accepted(case)
-        known = self._in_bursts.get(case.id)
-        wanted = any(process.in_bursts for process in accepted) if accepted else known
+        was_in_bursts = self._in_bursts.get(case.id)
+        wanted = any(process.in_bursts for process in accepted) if accepted else was_in_bursts
         if wanted is False or (bursts := self._full_clock) is None:
             return None
         return replace(bursts, always=bool(wanted))
@@ -553,24 +552,24 @@ class HeldDevice:
 
         A disturbed result serves this run, and is not kept.
         """
-        driver = self._before(self._candidate).driver
+        driver = self._initial_environment(self._candidate).driver
         with contextlib.suppress(KeyError):
             return facts.bursts_of(self.device, driver)
         begin_s = time.monotonic()
         try:
-            found, process = self._calibrated()
+            calibration, process = self._calibrated()
         except LaunchError as error:
             self._settings.say(f"power-bound cases are measured under the power cap: {error}")
             return None
-        seen = self._seen_between(begin_s, time.monotonic(), process)
-        cause = validity.blame(seen, self.device)
-        if cause is None and found.spread > STEADY:
-            cause = f"two readings of its full clock differ by {found.spread:.1%}"
+        telemetry = self._telemetry_between(begin_s, time.monotonic(), process)
+        cause = validity.blame(telemetry, self.device)
+        if cause is None and calibration.spread > STEADY:
+            cause = f"two readings of its full clock differ by {calibration.spread:.1%}"
         if cause is None:
-            facts.keep_bursts(self.device, driver, found.bursts)
+            facts.keep_bursts(self.device, driver, calibration.bursts)
         else:
             self._settings.say(f"the next run calibrates its bursts again: {cause}")
-        return found.bursts
+        return calibration.bursts
 
     def _calibrated(self) -> tuple[Calibration, int]:
         """Have the device multiply matrices for some 3 s; return what a process found, and its id.
@@ -583,10 +582,10 @@ class HeldDevice:
         finally:
             process.close()
 
-    def _believed(self, seen: Telemetry | None) -> Telemetry | None:
+    def _without_stuck(self, telemetry: Telemetry | None) -> Telemetry | None:
         """Leave out the reasons to throttle that this device gives while it is idle and cool."""
-        if seen is None or self._watcher is None or validity.held_back(seen) is None:
-            return seen
+        if telemetry is None or self._watcher is None or validity.held_back(telemetry) is None:
+            return telemetry
         stuck = stuck_at_c(self._watcher.samples(-math.inf, math.inf))
         for reason in sorted(stuck.keys() - self._set_aside):
             self._set_aside.add(reason)
@@ -594,7 +593,7 @@ class HeldDevice:
                 f"{self.device.key}: {reason} is ignored, because the device also reports it "
                 f"when idle, at {stuck[reason]:.0f} °C"
             )
-        return without(seen, self._set_aside)
+        return without(telemetry, self._set_aside)
 
     def _disturbed_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say how the hardware disturbed a measurement; None if there is none."""
@@ -603,8 +602,8 @@ class HeldDevice:
         causes = (
             validity.blame(attempt.telemetry, self.device),
             validity.blame_ranks(attempt.telemetry, attempt.telemetry_of_ranks, self.device),
-            # Beside busy programs nothing gets faster: what is not slower is fine.  The halves of a
-            # pair are not alike then.
+            # Busy programs make nothing faster, so a measurement that is not slower is fine, unless
+            # it is half of a pair: the other half was not disturbed in the same way.
             validity.kept_from_cpus(attempt.measurement, attempt.telemetry, self.device)
             if self._reference is not None
             or validity.is_slower(attempt.measurement, self._accepted(case), case.limits.tolerance)
@@ -612,19 +611,19 @@ class HeldDevice:
         )
         return "; ".join(filter(None, causes)) or None
 
-    def _seen_between(self, begin_s: float, end_s: float, *besides: int) -> Telemetry | None:
+    def _telemetry_between(self, begin_s: float, end_s: float, *pids: int) -> Telemetry | None:
         if self._watcher is None:
             return None
-        seen = self._watcher.window(begin_s, end_s, own=self._own(*besides))
-        return seen and without(seen, self._set_aside)
+        telemetry = self._watcher.window(begin_s, end_s, own=self._own_pids(*pids))
+        return telemetry and without(telemetry, self._set_aside)
 
-    def _own(self, *besides: int) -> list[int]:
+    def _own_pids(self, *pids: int) -> list[int]:
         """Return our processes; empty if they cannot be distinguished from others."""
-        # A container counts its processes in its own way.
+        # In a container processes have other ids.
         if any(self._settings.sides[name].command_prefix for name in self._started):
             return []
         workers = (pid for processes in self._sides.values() for pid in processes.pids)
-        return [*workers, *self._companion.pids, *self._besides, *besides]
+        return [*workers, *self._companion.pids, *self._extra_pids, *pids]
 
     # ---- environment ----------------------------------------------------------------------
 
@@ -633,23 +632,23 @@ class HeldDevice:
         """The sides that measure: all but a reference that has needed no process yet."""
         return [n for n in self._sides if n == self._candidate or self._sides[n].pids]
 
-    def _before(self, side: str) -> Environment:
+    def _initial_environment(self, side: str) -> Environment:
         self.watch()
-        if side not in self._found:
-            self._found[side] = self._described(self._settings.sides[side])
-        return self._found[side]
+        if side not in self._initial:
+            self._initial[side] = self._described(self._settings.sides[side])
+        return self._initial[side]
 
     def _described(self, side: Side) -> Environment:
         """Describe a side without its worker's answers; inside a container little is known.
 
         Variables that were set for it are recorded, but not our own, which point workers to files.
         """
-        told = [name for name in side.environment if not name.startswith("BENCH_LIB_")]
+        chosen = [name for name in side.environment if not name.startswith("BENCH_LIB_")]
         if side.command_prefix:
-            known = fingerprint.collect(environ=side.environment, chosen=told, cwd=side.folder)
+            known = fingerprint.collect(environ=side.environment, chosen=chosen, cwd=side.folder)
             return replace(known, rocm=None, libraries={}, caches={})
         environ = {**os.environ, **side.environment}
-        described = fingerprint.collect(environ=environ, chosen=told, cwd=side.folder)
+        described = fingerprint.collect(environ=environ, chosen=chosen, cwd=side.folder)
         name = launchers.name_of(self._settings.launcher, environ)
         return launchers.noted_in(described, name)
 
@@ -662,17 +661,17 @@ class HeldDevice:
         Raises DeviceBusyError where somebody else keeps one, LaunchError without a launcher.
         """
         used = self._used_by(case)
-        if used != self._held_beside:
+        if used != self._devices_of_ranks:
             self.leave_others()
             self._take(used)
-            self._held_beside = used
+            self._devices_of_ranks = used
 
     def leave_others(self) -> None:
         """Let go of all devices but this one."""
         for processes in self._sides.values():
             processes.drop_ranks()
-        self._held_beside = []
-        self._beside.close()
+        self._devices_of_ranks = []
+        self._other_locks.close()
 
     def _take(self, used: Sequence[Hardware]) -> None:
         own = _order(self.device)
@@ -685,14 +684,14 @@ class HeldDevice:
                     stack.callback(lock.release)
 
             if before := [device for device in used if _order(device) < own]:
-                # Everybody takes them in one order, or two runs would wait for each other.
+                # Every run takes them in the same order, or two would wait for each other.
                 self._lock.release()
                 try:
                     take(before)
                 finally:
                     self._lock.acquire(wait_s, say)
             take(device for device in used if _order(device) > own)
-            self._beside = stack.pop_all()
+            self._other_locks = stack.pop_all()
 
     def _used_by(self, case: Case) -> list[Hardware]:
         """Return the GPUs that a case's ranks use; none where there is one, or too few."""
@@ -708,8 +707,8 @@ class HeldDevice:
 
     @functools.cached_property
     def _all_devices(self) -> list[Hardware]:
-        found = self._settings.devices
-        return list(backends.detect() if found is None else found)
+        devices = self._settings.devices
+        return list(backends.detect() if devices is None else devices)
 
     @property
     def _gpus(self) -> int | None:
@@ -726,7 +725,7 @@ class HeldDevice:
             for name, processes in self._sides.items():
                 is_its = self._settings.sides[name] is side
                 processes.close_ranks(but=case.launch.ranks if is_its else 0)
-        # Beside GPUs the ranks of a CPU's case would open these.
+        # Ranks of a case on the CPU would open the GPUs beside it.
         hidden = backends.visibility(self.device) if self._gpus is None else {}
         return Ranks(command, {**hidden, **side.environment})
 
@@ -762,15 +761,14 @@ def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:
     )
 
 
-def _without_numerics(asked: MeasureRequest) -> MeasureRequest:
-    return replace(asked, known={*asked.known, NUMERICS})
+def _without_numerics(request: MeasureRequest) -> MeasureRequest:
+    return replace(request, known={*request.known, NUMERICS})
 
 
 def is_checked(attempt: Attempt) -> bool:
     """Whether an attempt counts, and its answer was compared with FP32's and is finite."""
-    seen = attempt.measurement
-    checked = seen is not None and seen.numerics is not None and seen.numerics.finite
-    return checked and attempt.accepted
+    numerics = attempt.measurement and attempt.measurement.numerics
+    return attempt.accepted and numerics is not None and numerics.finite
 
 
 def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:
@@ -779,5 +777,5 @@ def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:
 
 
 def _order(device: Hardware) -> tuple[str, str, int]:
-    """Return by what devices are locked in turn, whichever of them a process sees."""
+    """Return the key by which devices are locked in order, whichever of them a process sees."""
     return (device.uuid or "", device.bdf or "", 0 if device.uuid else device.index)

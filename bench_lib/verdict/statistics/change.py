@@ -172,11 +172,11 @@ class Contrast:
         All are together if a device is unknown, or devices have too few each to show the spread.
         """
         count = 0 if self.baseline is None else len(self.baseline)
-        found: dict[str, list[int]] = defaultdict(list)
+        by_device: dict[str, list[int]] = defaultdict(list)
         for position, origin in enumerate(self.baseline_origins):
-            found[origin.device] += [position]
-        is_known = found and "" not in found and count - len(found) >= AGREEING
-        return [*found.values()] if is_known else [[*range(count)]]
+            by_device[origin.device] += [position]
+        is_known = by_device and "" not in by_device and count - len(by_device) >= AGREEING
+        return [*by_device.values()] if is_known else [[*range(count)]]
 
     @cached_property
     def groups(self) -> list[Sequence[float]]:
@@ -199,25 +199,25 @@ class Contrast:
         """
         if self.baseline is None or not self.candidate_origins or not self.baseline_origins:
             return {RUN: 0.0, DEVICE: 0.0}
-        here, there = self.candidate_origins, self.baseline_origins
+        new, old = self.candidate_origins, self.baseline_origins
         return {
-            RUN: _apart([each.run for each in here], [each.run for each in there]),
-            DEVICE: _apart([each.device for each in here], [each.device for each in there]),
+            RUN: _apart([origin.run for origin in new], [origin.run for origin in old]),
+            DEVICE: _apart([origin.device for origin in new], [origin.device for origin in old]),
         }
 
 
-def _apart(here: Sequence[str], there: Sequence[str]) -> float:
+def _apart(candidate: Sequence[str], baseline: Sequence[str]) -> float:
     """Return what two sides' levels of a component do not share; 0 where one is unknown."""
-    if "" in here or "" in there:
+    if "" in candidate or "" in baseline:
         return 0.0
     # In whole numbers, so that what is shared adds nothing at all.
-    apart: dict[str, int] = defaultdict(int)
-    new, old = len(here), len(there)
-    for level in here:
-        apart[level] += old
-    for level in there:
-        apart[level] -= new
-    return sum([weight**2 for weight in apart.values()]) / (new * old) ** 2
+    weights: dict[str, int] = defaultdict(int)
+    new, old = len(candidate), len(baseline)
+    for level in candidate:
+        weights[level] += old
+    for level in baseline:
+        weights[level] -= new
+    return sum([weight**2 for weight in weights.values()]) / (new * old) ** 2
 
 
 def paired(
@@ -314,12 +314,12 @@ def compare(
     """
     kept = _undisturbed([*contrasts, *others])
     spreads = _spreads(kept)
-    tells = [
+    is_known = [
         degrees > 0
-        and (each.baseline is None or max(len(each.baseline), len(each.candidate)) >= AGREEING)
-        for degrees, each in zip(spreads.degrees.tolist(), contrasts, strict=False)
+        and (case.baseline is None or max(len(case.baseline), len(case.candidate)) >= AGREEING)
+        for degrees, case in zip(spreads.degrees.tolist(), contrasts, strict=False)
     ]
-    at = np.flatnonzero(tells)
+    at = np.flatnonzero(is_known)
     if not len(at):
         return [None] * len(contrasts)
     suite = _Suite(
@@ -327,11 +327,11 @@ def compare(
         Estimates(spreads.variance[at], spreads.degrees[at]),
         np.array(tolerances, dtype=float)[at],
     )
-    found: list[Comparison | None] = [None] * len(contrasts)
+    results: list[Comparison | None] = [None] * len(contrasts)
     for i, comparison in zip(at.tolist(), suite.compared(), strict=True):
         aside = sum(map(len, contrasts[i].groups)) - sum(map(len, kept[i].groups))
-        found[i] = replace(comparison, set_aside=aside) if aside else comparison
-    return found
+        results[i] = replace(comparison, set_aside=aside) if aside else comparison
+    return results
 
 
 # --- processes ------------------------------------------------------------------------------
@@ -391,10 +391,10 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
 
     Ordinary is what the case's own processes and the suite's differ by in the middle half.
     """
-    found = list(contrasts)
+    kept = list(contrasts)
     at = [i for i, contrast in enumerate(contrasts) if contrast.baseline]
     if not at:
-        return found
+        return kept
     cases = [contrasts[i].groups for i in at]
     groups = _Groups.of([group for case in cases for group in case])
     of_case = np.repeat(np.arange(len(at)), [len(case) for case in cases])[groups.at]
@@ -405,8 +405,8 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
     usual = float(np.median(spreads))
     reaches = DISTURBED * np.maximum(LEAST_SD, np.minimum(2 * usual, np.maximum(spreads, usual)))
     for case in np.unique(of_case[apart > reaches[of_case]]):
-        found[at[case]] = _within(contrasts[at[case]], float(reaches[case]))
-    return found
+        kept[at[case]] = _within(contrasts[at[case]], float(reaches[case]))
+    return kept
 
 
 def _within(contrast: Contrast, reach: float) -> Contrast:
@@ -444,16 +444,16 @@ def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
     most of a suite did not change.  A single pair says nothing of its own case's spread.
     """
     own = pooled([contrast.groups for contrast in contrasts])
-    firsts = np.array([each.candidate[0] for each in contrasts if each.is_pairs])
+    firsts = np.array([contrast.candidate[0] for contrast in contrasts if contrast.is_pairs])
     if len(firsts) < LEAST_SUITE:
         return drawn(own)
     middle = np.median(firsts)
     usual = float(np.median(np.abs(firsts - middle))) / MIDDLE
-    is_alone = np.array([each.is_pairs for each in contrasts]) & (own.degrees == 0)
-    far = [abs(each.estimate - middle) if each.is_pairs else 0.0 for each in contrasts]
+    is_alone = np.array([contrast.is_pairs for contrast in contrasts]) & (own.degrees == 0)
+    far = [abs(contrast.estimate - middle) if contrast.is_pairs else 0.0 for contrast in contrasts]
     cases = len(contrasts)
-    one = Estimates(np.maximum(LEAST_SD, far) ** 2, np.ones(cases))
-    variances = one.where(is_alone, own)
+    single = Estimates(np.maximum(LEAST_SD, far) ** 2, np.ones(cases))
+    variances = single.where(is_alone, own)
     prior = fit_prior(variances)
     least, most = PAIR_DEGREES
     degrees = least if prior is None else min(most, max(least, prior.degrees))
@@ -525,17 +525,17 @@ class _Past:
 
 def _past(contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags) -> _Past:
     """Estimate how far runs and devices are apart in every case of a suite."""
-    eras = [[[*era.values()] for era in each.history] for each in contrasts]
+    eras = [[[*era.values()] for era in contrast.history] for contrast in contrasts]
     groups = _Groups.of([values for case in eras for era in case for values in era])
     means = iter(groups.means.tolist())
     measured = [
-        [[(origin.device, next(means)) for origin in era] for era in each.history]
-        for each in contrasts
+        [[(origin.device, next(means)) for origin in era] for era in contrast.history]
+        for contrast in contrasts
     ]
-    within = drawn(pooled([_of_one_run(each) for each in contrasts]))
+    within = drawn(pooled([_of_one_run(contrast) for contrast in contrasts]))
     between = drawn(_between_runs(measured))
     by_device = [_by_device(case) for case in measured]
-    apart = drawn(pooled([[each] for each in by_device]))
+    apart = drawn(pooled([[case] for case in by_device]))
     runs = np.array([sum(map(len, case)) for case in measured], dtype=np.intp)
     of_case = np.repeat(np.arange(len(runs)), runs)
     thinned = np.bincount(of_case, 1 / np.maximum(1, groups.sizes), len(runs)) / np.maximum(1, runs)
@@ -546,19 +546,19 @@ def _past(contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags) ->
     less = np.minimum(most, np.maximum(0.0, between.variance - of_process))
     run = Estimates(np.where(runs > 0, less, between.variance), between.degrees)
     inside = between.where(between.degrees > 0, within)
-    devices = np.array([len(each) for each in by_device])
+    devices = np.array([len(case) for case in by_device])
     chance = np.where(inside.degrees > 0, inside.variance, 0.0) * devices / np.maximum(1, runs)
-    seen = np.maximum(0.0, apart.variance - chance)
-    return _Past(run, _with_guess(seen, apart.degrees, devices, guess, is_unmeasured), runs)
+    observed = np.maximum(0.0, apart.variance - chance)
+    return _Past(run, _with_guess(observed, apart.degrees, devices, guess, is_unmeasured), runs)
 
 
 def _of_one_run(contrast: Contrast) -> list[Sequence[float]]:
     """Return groups of processes of one run and device each."""
-    here: dict[Origin, list[float]] = defaultdict(list)
+    current: dict[Origin, list[float]] = defaultdict(list)
     origins = contrast.candidate_origins or [Origin()] * len(contrast.candidate)
     for value, origin in zip(contrast.candidate, origins, strict=True):
-        here[origin] += [value]
-    return [*(values for era in contrast.history for values in era.values()), *here.values()]
+        current[origin] += [value]
+    return [*(values for era in contrast.history for values in era.values()), *current.values()]
 
 
 def _between_runs(cases: Sequence[Sequence[Sequence[tuple[str, float]]]]) -> Estimates:
@@ -594,15 +594,15 @@ def _by_device(eras: Sequence[Sequence[tuple[str, float]]]) -> list[float]:
 
 
 def _with_guess(
-    seen: Floats, degrees: Floats, devices: Floats, guess: Floats, is_unmeasured: Flags
+    observed: Floats, degrees: Floats, devices: Floats, guess: Floats, is_unmeasured: Flags
 ) -> Estimates:
     """Return how far devices are apart: a guess by family, and the variance that was seen."""
     others = devices - 1.0
-    both = (GUESS_WEIGHT * guess**2 + others * seen) / (GUESS_WEIGHT + others)
-    told = Estimates(both, np.minimum(GUESS_DEGREES, GUESS_WEIGHT + degrees))
-    told = Estimates(seen, others).where(is_unmeasured, told)
-    is_told = (degrees > 0) & (devices >= np.where(is_unmeasured, LEAST_RUNS, 2))
-    return told.where(is_told, Estimates(guess**2, np.full(len(guess), GUESS_DEGREES)))
+    combined = (GUESS_WEIGHT * guess**2 + others * observed) / (GUESS_WEIGHT + others)
+    estimates = Estimates(combined, np.minimum(GUESS_DEGREES, GUESS_WEIGHT + degrees))
+    estimates = Estimates(observed, others).where(is_unmeasured, estimates)
+    is_observed = (degrees > 0) & (devices >= np.where(is_unmeasured, LEAST_RUNS, 2))
+    return estimates.where(is_observed, Estimates(guess**2, np.full(len(guess), GUESS_DEGREES)))
 
 
 def guessed_device(family: str) -> float:
@@ -628,25 +628,25 @@ class _Suite:
         self.contrasts = contrasts
         self.process = process
         self.tolerances = tolerances
-        self.estimate = np.array([each.estimate for each in contrasts])
-        self.candidates = np.array([len(each.candidate) for each in contrasts])
+        self.estimate = np.array([contrast.estimate for contrast in contrasts])
+        self.candidates = np.array([len(contrast.candidate) for contrast in contrasts])
         self.accepted = np.array(
-            [1 / len(each.baseline) if each.baseline else 0.0 for each in contrasts]
+            [1 / len(contrast.baseline) if contrast.baseline else 0.0 for contrast in contrasts]
         )
-        self.of_run = np.array([each.loads[RUN] for each in contrasts])
-        self.of_device = np.array([each.loads[DEVICE] for each in contrasts])
-        self.families = np.array([each.family for each in contrasts])
+        self.of_run = np.array([contrast.loads[RUN] for contrast in contrasts])
+        self.of_device = np.array([contrast.loads[DEVICE] for contrast in contrasts])
+        self.families = np.array([contrast.family for contrast in contrasts])
         self.is_unmeasured = self.families == UNMEASURED
         self.shift = np.zeros(len(contrasts))
         self.parts: list[tuple[str, Estimates]] = []
         """Components with the variance that each adds to the differences."""
         self.unusual = np.zeros(len(contrasts))
         """What of it is a reason for suspicion all the same."""
-        guess = np.array([guessed_device(each.family) for each in contrasts])
+        guess = np.array([guessed_device(contrast.family) for contrast in contrasts])
         past = _past(contrasts, guess, self.is_unmeasured)
         is_known = past.run.degrees > 0
         self._add(RUN, self.of_run * is_known, past.run)
-        self._add_tonight(past)
+        self._add_this_run(past)
         self._add(DEVICE, self.of_device, self._by_family(past.device))
 
     def _add(self, component: str, load: Floats, of: Estimates) -> None:
@@ -667,7 +667,7 @@ class _Suite:
         squares = [term.variance**2 / np.maximum(term.degrees, TINY) for term in terms]
         return Estimates(variance, variance**2 / np.sum(squares, axis=0))
 
-    def _add_tonight(self, past: _Past) -> None:
+    def _add_this_run(self, past: _Past) -> None:
         """Add what the suite's differences show beyond their errors.
 
         Unchanged software that differs by more than its processes explain, in case after case,
@@ -706,11 +706,11 @@ class _Suite:
                 continue
             shift = float(np.median(self.estimate[usual]))
             self.shift[members] = shift
-            seen = self._excess(usual, shift, self.of_device)
+            observed = self._excess(usual, shift, self.of_device)
             degrees = SEEN_DEGREES * (usual.sum() - 1)
-            squares = GUESS_WEIGHT * inside**2 + degrees * seen
-            told = Estimate(squares / (GUESS_WEIGHT + degrees), EXCESS_DEGREES)
-            device = Estimates.alike(told, len(members)).where(members, device)
+            squares = GUESS_WEIGHT * inside**2 + degrees * observed
+            estimate = Estimate(squares / (GUESS_WEIGHT + degrees), EXCESS_DEGREES)
+            device = Estimates.alike(estimate, len(members)).where(members, device)
         return device
 
     def _are_usual(self, variance: Floats) -> Flags:
@@ -742,8 +742,8 @@ class _Suite:
 
     def compared(self) -> list[Comparison]:
         """Return the result for each case."""
-        planned = np.maximum([each.planned for each in self.contrasts], self.candidates)
-        follows = np.array([each.follows for each in self.contrasts])
+        planned = np.maximum([contrast.planned for contrast in self.contrasts], self.candidates)
+        follows = np.array([contrast.follows for contrast in self.contrasts])
         first, last = self.error(), self.error(planned)
         sd, in_the_end = np.sqrt(first.variance), np.sqrt(last.variance)
         estimate, tolerated = self.estimate - self.shift, np.log1p(self.tolerances)
@@ -754,9 +754,9 @@ class _Suite:
             np.minimum(1.0, len(sd) * _chance(first.degrees, (x - tolerated) / sd))
             for x in (estimate, -estimate)
         )
-        seen = np.where(follows, 0.0, bound + _quantiles(first.degrees, POWER) * sd)
+        suspect = np.where(follows, 0.0, bound + _quantiles(first.degrees, POWER) * sd)
         certain = _quantiles(last.degrees, 1 - ALPHA / len(sd)) + _quantiles(last.degrees, POWER)
-        reach = np.maximum(seen, tolerated + certain * in_the_end)
+        reach = np.maximum(suspect, tolerated + certain * in_the_end)
         figures = np.column_stack(
             [
                 *(estimate, self.shift, np.where(unshared > 0, np.expm1(bound), self.tolerances)),
@@ -770,24 +770,24 @@ class _Suite:
             np.column_stack([getattr(part, name) for part in added]).tolist()
             for name in ("variance", "degrees")
         )
-        found = []
+        comparisons = []
         for contrast, figure, *of_parts in zip(
             self.contrasts, figures.tolist(), variances, degrees, strict=True
         ):
-            x, shift, tolerance, low, high, p_slower, p_faster, detectable, *known = figure
+            x, shift, tolerance, low, high, p_slower, p_faster, detectable, *estimates = figure
             parts = [
                 Part(variance, known_by, component)
                 for (component, _), variance, known_by in zip(self.parts, *of_parts, strict=True)
                 if variance > 0
             ]
-            process, error = Estimate(*known[:2]), Estimate(*known[2:])
-            found.append(
+            process, error = Estimate(*estimates[:2]), Estimate(*estimates[2:])
+            comparisons.append(
                 Comparison(
                     *(contrast, 0, x, shift, process, error, parts, tolerance),
                     *((low, high), p_slower, p_faster, detectable),
                 )
             )
-        return found
+        return comparisons
 
 
 def _chance(degrees: Floats, t: Floats) -> Floats:
