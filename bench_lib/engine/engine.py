@@ -81,7 +81,7 @@ class Engine:
             return
         if settings.by_baseline:
             self.baselines_of(self.device.key)
-        # Two runs begin within the same moment; in order of ids, lists have the reference's first.
+        # Both runs begin at the same moment; sorted ids put the reference's first in lists.
         ids = sorted(history.new_id() for _ in settings.sides)
         opened = functools.partial(Suite, settings.history, self.baselines_of, self.device)
         reference = None
@@ -124,16 +124,16 @@ class Engine:
     def share(self, device: Hardware, part: CpuPart = (0, 1)) -> dict[str, Told]:
         """Start workers for whoever holds the device: another process of this run, or this one.
 
-        They import what they need, keep to a part of the CPUs, and open no device before.  Returns
-        by side what another process needs to join them; of those that do not start,
-        who holds the device finds out.
+        They import what they need, keep to a part of the CPUs, and open no device yet.  Returns by
+        side what another process needs to join them.  If some do not start, whoever holds the
+        device finds out.
         """
         at = place(device)
         for name, side in self.settings.sides.items():
             if (at, name) not in self._shared and not side.command_prefix:
                 with contextlib.suppress(LaunchError):
                     self._shared[at, name] = processes.share(side, device, part)
-        return {name: told for (there, name), (_, told) in self._shared.items() if there == at}
+        return {n: address for (where, n), (_, address) in self._shared.items() if where == at}
 
     def unshare(self, device: Hardware) -> None:
         """End the workers of a device that has nothing to measure, if they are there."""
@@ -142,18 +142,18 @@ class Engine:
                 self._shared.pop((at, name))[0].close()
 
     def _use_started(self, held: HeldDevice) -> None:
-        """Have a device use the workers that have started, unless others would start now.
+        """Have a device use the workers that have started, unless it would start different ones.
 
-        Ours stay for whoever holds it next.
+        Our own stay for whoever holds it next.
         """
         for name in self.settings.sides:
-            about = place(held.device), name
-            if about in self._shared:
-                workers, told = self._shared[about]
-                if processes.would_start(told):
+            key = place(held.device), name
+            if key in self._shared:
+                workers, address = self._shared[key]
+                if processes.would_start(address):
                     held.use(name, workers, are_lent=True)
                 else:
-                    self._shared.pop(about)
+                    self._shared.pop(key)
                     workers.close()
             elif self._joins is not None and name in self._joins:
                 joined = processes.joined(self._joins[name])
@@ -222,17 +222,17 @@ class Engine:
     def note(self, outcome: Outcome, nodeid: str | None = None) -> Record:
         """Write down attempts, by default as the command's; raises HistoryError."""
         suite, case_id = self.suites[outcome.side], outcome.case.id
-        known, was = suite.records.get(case_id), suite.problem
-        if known is not None:
-            nodeid = known.nodeid
+        record, problem = suite.records.get(case_id), suite.problem
+        if record is not None:
+            nodeid = record.nodeid
         elif suite is not self.suite and self.settings.by_baseline:
             nodeid = nodeid_of(outcome.side, case_id)  # the test's own times are the candidate's
         elif nodeid is None and self.settings.command:
             nodeid = nodeid_of(self.settings.command, case_id)
         suite.note(outcome, nodeid)
-        if suite.problem != was:
-            words = "judged by the baseline alone where there is no pair"
-            self.settings.say(f"warning: {words}: {suite.problem}")
+        if suite.problem != problem:
+            message = "judged by the baseline alone where there is no pair"
+            self.settings.say(f"warning: {message}: {suite.problem}")
         if suite is self.suite and (numerics := _numerics_of(outcome)) is not None:
             self._checked.setdefault(case_id, (outcome, numerics))
         return suite.records[case_id]
@@ -272,21 +272,21 @@ class Engine:
             return [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
 
         planned = self.settings.planned
-        what = "process" if self.settings.reference is None else "pair"
+        unit = "process" if self.settings.reference is None else "pair"
 
         def is_spent(records: Sequence[Record]) -> bool:
             spent = bool(records) and time.monotonic() > until_s
             if spent:
-                words = f"{many(len(records), 'case')} could be decided by another {what}"
-                self.settings.say(f"{words}; the budget of {self.settings.budget_s:g} s is spent")
+                message = f"{many(len(records), 'case')} could be decided by another {unit}"
+                self.settings.say(f"{message}; the budget of {self.settings.budget_s:g} s is spent")
             return spent
 
         for process in range(self.settings.processes, planned):
             records = of_these(self._in_doubt(process))
             if not records or is_spent(records):
                 return
-            words = f"re-measuring {len(records)} of {len(self.suite.records)} cases "
-            self.settings.say(f"{words}in fresh {what} {process + 1} of at most {planned}")
+            message = f"re-measuring {len(records)} of {len(self.suite.records)} cases "
+            self.settings.say(f"{message}in fresh {unit} {process + 1} of at most {planned}")
             queues: dict[HeldDevice, list[Case]] = {}
             for record in sorted(records, key=_turn):
                 queues.setdefault(on(record), []).append(record.case)
@@ -316,18 +316,18 @@ class Engine:
     def _keep_numerics(self) -> None:
         """Keep numerics, which the next run of the same software need not compute.
 
-        If a verdict doubts them, those of an earlier run are forgotten.  Without a baseline nothing
-        can be said of them but whether they are finite.
+        If a verdict doubts them, those of an earlier run are forgotten.  Without a baseline it is
+        only known whether they are finite.
         """
         if not self.settings.by_baseline:
             return
         for case_id, (outcome, numerics) in self._checked.items():
-            about = outcome.case, outcome.environment, outcome.hardware.uuid
+            key = outcome.case, outcome.environment, outcome.hardware.uuid
             verdicts = self.suite.records[case_id].verdicts
             if judge.doubts_numerics(verdicts):
-                facts.forget_numerics(*about)
+                facts.forget_numerics(*key)
             elif numerics.finite:
-                facts.keep_numerics(*about, numerics)
+                facts.keep_numerics(*key, numerics)
 
     def _measure_in(
         self,
@@ -396,8 +396,8 @@ class Engine:
                 _at_once(work, self._note_kernels)
 
     def _note_kernels(self, part: tuple[str, Case, KernelTable | str]) -> None:
-        side, case, found = part
-        self.suites[side].note_kernels(case.id, found)
+        side, case, result = part
+        self.suites[side].note_kernels(case.id, result)
         if side == self.settings.candidate:
             self.settings.progress.finish(case.id)
 
@@ -405,15 +405,15 @@ class Engine:
         self, held: HeldDevice, cases: Sequence[Case]
     ) -> Iterator[tuple[str, Case, KernelTable | str]]:
         """Look into the kernels of cases, and the reference's of those that are slower than it."""
-        for case, found in held.profile(cases):
-            yield self.settings.candidate, case, found
+        for case, result in held.profile(cases):
+            yield self.settings.candidate, case, result
         name = self.settings.reference
         if name is None:
             return
         slower = [case for case in cases if self.suite.slower_in_turns(case.id)]
         try:
-            for case, found in held.profile(slower, name):
-                yield name, case, found
+            for case, result in held.profile(slower, name):
+                yield name, case, result
         except LaunchError as error:
             for case in slower:
                 yield name, case, str(error)
@@ -445,18 +445,18 @@ class Engine:
         """The slowdowns that make this run fail: reported for the first time."""
         if self.settings.over_nights != "fail" or not self.suites:
             return []
-        return [one for one in self.suite.slow_downs if one.told_by == self.suite.writer.run_id]
+        return [s for s in self.suite.slow_downs if s.told_by == self.suite.writer.run_id]
 
     def end(self, exit_status: int) -> None:
         """Write the runs' last lines, unless nothing was measured; raises HistoryError."""
         if not self.suite.records:
             return
         self._keep_numerics()
-        filled = fingerprint.caches() if self.settings.by_baseline else None
+        caches = fingerprint.caches() if self.settings.by_baseline else None
         # The last run to end is the latest.
         for suite in reversed(self.suites.values()):
             if suite is self.suite:
-                suite.writer.end(suite.counts(), exit_status, caches=filled)
+                suite.writer.end(suite.counts(), exit_status, caches=caches)
             elif suite.records:
                 suite.writer.end({}, exit_status if exit_status in history.INTERRUPTED else 0)
 
@@ -465,9 +465,9 @@ Part = TypeVar("Part")
 
 
 def _at_once(work: Mapping[HeldDevice, Iterator[Part]], take: Callable[[Part], None]) -> None:
-    """Have devices work at the same time, and take what each comes to, in this thread.
+    """Have devices work at the same time, and ``take`` each result in this thread.
 
-    What one raises is raised here after the others have ended.
+    If one raises, so does this, after the others have ended.
     """
     done: queue.SimpleQueue[tuple[Part] | None] = queue.SimpleQueue()
     stopping = threading.Event()
@@ -485,8 +485,8 @@ def _at_once(work: Mapping[HeldDevice, Iterator[Part]], take: Callable[[Part], N
         devices = [pool.submit(work_on, parts) for parts in work.values()]
         try:
             for _ in devices:
-                while (given := done.get()) is not None:
-                    take(given[0])
+                while (item := done.get()) is not None:
+                    take(item[0])
         except BaseException:
             stopping.set()
             for held in work:
@@ -497,12 +497,12 @@ def _at_once(work: Mapping[HeldDevice, Iterator[Part]], take: Callable[[Part], N
 
 
 def _turn(record: Record) -> tuple[bool, int, float]:
-    """Return by what cases are measured again in order: the slowest first, and compiled ones last.
+    """Return the key by which cases are measured again: the slowest first, and compiled ones last.
 
-    Compiled ones have a process of their own, and the others one together.
+    A compiled one has a process of its own, and the others share one.
     """
-    seen = (attempt.measurement for attempt in record.attempts)
-    is_compiled = any(each is not None and each.draw for each in seen)
+    measurements = (attempt.measurement for attempt in record.attempts)
+    is_compiled = any(measurement is not None and measurement.draw for measurement in measurements)
     times = [v for v in record.verdicts if metrics.find(v.metric) in TIMES]
     compared = [v.ratio for v in times if v.ratio and v.status is not Status.SKIPPED]
     slower = max(compared, default=1.0)
@@ -515,12 +515,12 @@ def _numerics_of(outcome: Outcome) -> Numerics | None:
     None if the step was compiled, since the compiler may choose otherwise next time.
     """
     mode = outcome.case.params.get("compile_mode", "eager")
-    seen = [a.measurement for a in outcome.attempts if a.accepted and a.measurement is not None]
+    counted = [a.measurement for a in outcome.attempts if a.accepted and a.measurement is not None]
     # An operator may be compiled without such a mode.
-    is_compiled = mode != "graph" and any(m.compile_s is not None for m in seen)
+    is_compiled = mode != "graph" and any(m.compile_s is not None for m in counted)
     if is_compiled or mode not in ("eager", "graph"):
         return None
-    return next((m.numerics for m in seen if m.numerics is not None), None)
+    return next((m.numerics for m in counted if m.numerics is not None), None)
 
 
 @contextlib.contextmanager
@@ -534,8 +534,8 @@ def opened(device: Hardware, settings: Settings) -> Iterator[Engine]:
         engine.held.watch()
         try:
             yield engine
-        except (KeyboardInterrupt, SystemExit) as told:
-            status = told.code if isinstance(told, SystemExit) else BY_SIGNAL + signal.SIGINT
+        except (KeyboardInterrupt, SystemExit) as stop:
+            status = stop.code if isinstance(stop, SystemExit) else BY_SIGNAL + signal.SIGINT
             if status in history.INTERRUPTED:
                 with contextlib.suppress(HistoryError):
                     engine.end(int(status))

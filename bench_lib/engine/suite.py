@@ -93,9 +93,9 @@ class Suite:
     def note(self, outcome: Outcome, nodeid: str | None) -> None:
         """Write a case's attempts down; raises HistoryError."""
         name = self.writer.environment(outcome.environment, outcome.hardware)
-        # Each report brings an environment of its own, and hardly ever another one.
-        known = self._environments.setdefault(name, outcome.environment)
-        outcome = replace(outcome, environment=known)
+        # Each outcome brings a copy of the environment, and nearly all of them are equal.
+        environment = self._environments.setdefault(name, outcome.environment)
+        outcome = replace(outcome, environment=environment)
         case_id = outcome.case.id
         record = self.records.setdefault(case_id, Record(outcome.case, nodeid))
         self._outcomes[case_id] = outcome
@@ -107,14 +107,14 @@ class Suite:
             self.writer.attempt(outcome.case, nodeid, self._kept(attempt))
 
     def _kept(self, attempt: Attempt) -> Attempt:
-        """Return an attempt as the history keeps it: that of an accepted environment counts not.
+        """Return an attempt as the history keeps it: a reference's beside a baseline never counts.
 
         Its software is not the run's.
         """
         if self._candidate_run is None or not self._by_baseline:
             return attempt
-        why = f"the reference of run {self._candidate_run}, measured in turns with it"
-        kept = replace(attempt, accepted=False, discarded=attempt.discarded or why)
+        reason = f"the reference of run {self._candidate_run}, measured in turns with it"
+        kept = replace(attempt, accepted=False, discarded=attempt.discarded or reason)
         return kept if attempt.measurement else attempt
 
     def suspicious(self) -> list[Record]:
@@ -146,8 +146,8 @@ class Suite:
         """Return the records whose kernels are to be profiled, by the setting ``kernels``.
 
         These are the records that got slower or faster, to explain them.  So are those that may
-        become a baseline, which somebody will compare with later.  The caches of a cold case would
-        fill, and what somebody else's program does is not seen.
+        become a baseline, which somebody will compare with later.  Profiling would fill the caches
+        of a cold case, and cannot look into other programs.
         """
         if which == "none":
             return []
@@ -170,12 +170,12 @@ class Suite:
             for v in self._verdicts.get(case_id, ())
         )
 
-    def note_kernels(self, case_id: str, found: KernelTable | str) -> None:
+    def note_kernels(self, case_id: str, result: KernelTable | str) -> None:
         """Take in the kernels of a case's step, or why there are none; raises HistoryError."""
-        if isinstance(found, str):
-            self.blind[case_id] = found.partition("\n")[0]
+        if isinstance(result, str):
+            self.blind[case_id] = result.partition("\n")[0]
             return
-        table = kernels.tidy(found)
+        table = kernels.tidy(result)
         self.records[case_id] = replace(self.records[case_id], kernels=table)
         self.writer.kernels(case_id, table)
 
@@ -193,19 +193,19 @@ class Suite:
         return list(self.records.values())
 
     def _explained(self, record: Record) -> Record:
-        """Add to what a slower time says of itself which kernels it comes from."""
+        """Add to the verdict on a slower time which kernels it comes from."""
         worse = (v for v in record.verdicts if v.status is Status.REGRESSED)
         slower = [v for v in worse if metrics.of(v.metric).device_sets]
         if not slower:
             return record
-        theirs = self._reference if self.slower_in_turns(record.case.id) else None
-        found = self._difference(record, theirs)
+        reference = self._reference if self.slower_in_turns(record.case.id) else None
+        difference = self._difference(record, reference)
         more_s = _more_s(slower[0])
-        blamed = kernels.blamed(found, more_s) if found is not None else []
-        causes = [*self._cause(record, more_s, found, theirs), *map(Told, _lagging(record))]
-        # Of all kernels alike, or of what lies between them, no library is the cause.
-        if found is not None and any(":" in name for name in blamed):
-            causes[1:1] = map(Told, filter(None, [self._libraries(record, found, theirs)]))
+        blamed = kernels.blamed(difference, more_s) if difference is not None else []
+        causes = [*self._cause(record, more_s, difference, reference), *map(Told, _lagging(record))]
+        # No library is the cause of what all kernels share, or of what lies between them.
+        if difference is not None and any(":" in name for name in blamed):
+            causes[1:1] = map(Told, filter(None, [self._libraries(record, difference, reference)]))
         verdicts = [reasons.explained(v, *causes) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
 
@@ -240,48 +240,48 @@ class Suite:
 
         They are compared with a ``reference``'s where the case is slower than that.
         """
-        known = self._baseline(record) if reference is None else reference.records[record.case.id]
-        if record.kernels is None or known is None or known.kernels is None:
+        before = self._baseline(record) if reference is None else reference.records[record.case.id]
+        if record.kernels is None or before is None or before.kernels is None:
             return None
-        return kernels.diff(known.kernels, record.kernels)
+        return kernels.diff(before.kernels, record.kernels)
 
     def _cause(
         self,
         record: Record,
         more_s: float | None,
-        found: kernels.Diff | None,
+        difference: kernels.Diff | None,
         reference: Suite | None,
     ) -> Iterator[Finding]:
         if (problem := self.blind.get(record.case.id)) is not None:
             yield Told(f"its kernels are unknown: {problem}")
         elif reference is not None and (problem := reference.blind.get(record.case.id)):
             yield Told(f"its kernels are unknown: the reference's: {problem}")
-        elif found is not None:
-            yield Told(kernels.reason(found, more_s))
+        elif difference is not None:
+            yield Told(kernels.reason(difference, more_s))
         elif record.kernels is not None and reference is None and self._baseline(record):
             yield Told("its baseline was accepted without kernels to compare with")
 
-    def _libraries(self, record: Record, found: kernels.Diff, reference: Suite | None) -> str:
+    def _libraries(self, record: Record, difference: kernels.Diff, reference: Suite | None) -> str:
         """Name the libraries of slower kernels, with the versions then and now."""
         theirs = self._accepted_in(record) if reference is None else reference.began[record.case.id]
-        both = theirs, self._outcomes[record.case.id].environment
-        return kernels.libraries(found, *map(fingerprint.software, both))
+        environments = theirs, self._outcomes[record.case.id].environment
+        return kernels.libraries(difference, *map(fingerprint.software, environments))
 
     def judged(self) -> list[Record]:
         """Return the records with their verdicts; all cases are judged once a round."""
         suites = [self, self._reference] if self._reference else [self]
         attempts = sum(len(r.attempts) for suite in suites for r in suite.records.values())
         if attempts != self._judged_at:
-            self._verdicts, self._judged_at = self._found(), attempts
+            self._verdicts, self._judged_at = self._judge_cases(), attempts
         judged = []
         for case_id, record in self.records.items():
-            found = list(map(reasons.in_words, self._verdicts[case_id]))
+            verdicts = list(map(reasons.in_words, self._verdicts[case_id]))
             file = self._baselines_of(self._outcomes[case_id].hardware.key)
             judged.append(
                 replace(
                     record,
-                    status=judge.overall(found),
-                    verdicts=found,
+                    status=judge.overall(verdicts),
+                    verdicts=verdicts,
                     changes=self._changes(record.case),
                     quarantine=file.quarantines.get(record.case.id) if self._by_baseline else None,
                     baseline_accepted=_accepted(self._baseline(record)),
@@ -289,19 +289,19 @@ class Suite:
             )
         return judged
 
-    def _found(self) -> dict[str, list[Verdict]]:
+    def _judge_cases(self) -> dict[str, list[Verdict]]:
         """Judge all cases."""
         suite: dict[str, Evidence] = {}
         unfit: dict[str, list[Verdict]] = {}
         for case_id, record in self.records.items():
-            cannot = self._unmeasured(record)
-            if cannot is None:
+            verdict = self._unmeasured(record)
+            if verdict is None:
                 try:
                     suite[case_id] = self._evidence(record, self._outcomes[case_id])
                 except ValueError as error:
-                    cannot = Verdict(Status.ERROR, "run", str(error))
-            if cannot is not None:
-                unfit[case_id] = [cannot]
+                    verdict = Verdict(Status.ERROR, "run", str(error))
+            if verdict is not None:
+                unfit[case_id] = [verdict]
         self._evidenced = suite
         return judge.judge(suite) | unfit
 
@@ -321,10 +321,10 @@ class Suite:
         """Say why a case has no pair; raises ValueError for times that no clock gives."""
         case, theirs = record.case, reference.records.get(record.case.id)
         sides = {reference.side: theirs, self.side: record}
-        found = {n: v for n, r in sides.items() if r is not None and (v := _unmeasured(r))}
-        if found:
-            status = worst({verdict.status for verdict in found.values()})
-            reason = "; ".join(f"{name}: {verdict.reason}" for name, verdict in found.items())
+        verdicts = {n: v for n, r in sides.items() if r is not None and (v := _unmeasured(r))}
+        if verdicts:
+            status = worst({verdict.status for verdict in verdicts.values()})
+            reason = "; ".join(f"{name}: {verdict.reason}" for name, verdict in verdicts.items())
         elif not self._pairs(record):
             status, reason = Status.INVALID, "no pair was measured on both sides"
         elif differing := mixed_conditions(case, self.hardware_of(record), self._both_began(case)):
@@ -406,21 +406,21 @@ class Suite:
 
     def judged_by(self) -> list[str]:
         """Say which instrument judged, and what to know about it."""
-        pairs = [each.turns for each in self._evidenced.values() if each.turns is not None]
-        if pairs and self._reference is not None and any(each.pairs for each in pairs):
+        in_turns = [case.turns for case in self._evidenced.values() if case.turns is not None]
+        if in_turns and self._reference is not None and any(map(self.pairs_of, self._evidenced)):
             notes = [self._other_than_accepted(case_id) for case_id in self._evidenced]
-            return [f"in turns with {pairs[0].reference}", *dict.fromkeys(filter(None, notes))]
-        known = [each for each in self._evidenced.values() if not each.is_unjudged]
-        if not known:
+            return [f"in turns with {in_turns[0].reference}", *dict.fromkeys(filter(None, notes))]
+        judged = [case for case in self._evidenced.values() if not case.is_unjudged]
+        if not judged:
             return []
-        accepted = [p for each in known for p in each.references[PINNED]]
-        processes = max(len(each.references[PINNED]) for each in known)
+        accepted = [p for case in judged for p in case.references[PINNED]]
+        processes = max(len(case.references[PINNED]) for case in judged)
         line = f"against {many(processes, 'process')}"
         if devices := {process.device_uuid for process in accepted} - {None}:
             line += f" on {many(len(devices), 'device')}"
-        if any(each.is_new_device(PINNED) for each in known):
+        if any(case.is_new_device(PINNED) for case in judged):
             line += "; this device is new: --perf-reference "
-            detects = turns.would_detect(known, PLANNED)
+            detects = turns.would_detect(judged, PLANNED)
             line += "cancels devices" if detects is None else f"would detect {detects:.1%}"
         return [line]
 
@@ -433,10 +433,10 @@ class Suite:
         )
         if theirs is None or accepted is None:
             return ""
-        other = fingerprint.difference(*map(fingerprint.versions, (accepted, theirs)))
-        if not other:
+        changes = fingerprint.difference(*map(fingerprint.versions, (accepted, theirs)))
+        if not changes:
             return ""
-        return f"note: the reference is not what the baseline was accepted in: {'; '.join(other)}"
+        return f"note: the reference is not what the baseline was accepted in: {'; '.join(changes)}"
 
     def _earlier(self, key: str) -> past.Past:
         if key not in self._past:
@@ -447,7 +447,7 @@ class Suite:
         """Read the runs before this one, and note what cannot be read of them."""
         folder, own = self.writer.path.parent, self.writer.run_id
         for run in Runs(folder).latest(key, past.MOST_RUNS, self.left_out.append, but=own):
-            # The last line of a run that was killed is torn, and no surprise.
+            # The last line of a run that was killed is incomplete, as expected.
             if run.finished and run.problems:
                 first, *others = run.problems
                 more = f" (and {len(others)} more)" if others else ""
@@ -473,8 +473,8 @@ class Suite:
                 self._environments,
                 is_measured=backends.of(self.hardware_of(records[0])).is_measured,
             )
-        for found in self.slow_downs:
-            self.writer.slow_down(found)
+        for slow_down in self.slow_downs:
+            self.writer.slow_down(slow_down)
 
     def close(self) -> None:
         """Close the file; a run that measured nothing leaves none."""
@@ -511,7 +511,7 @@ def _unmeasured(record: Record) -> Verdict | None:
 
 
 def _tunings(record: Record) -> int:
-    """Return how often a case's compiler may have tuned: once, and again in each later look.
+    """Return how often a case's compiler may have tuned: once, and again in each re-run.
 
     The first processes share the caches that the first of them filled.
     """

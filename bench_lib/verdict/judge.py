@@ -52,45 +52,45 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
 
     Raises ValueError where a case has no candidate process.
     """
-    found: dict[str, list[Verdict]] = {}
+    verdicts: dict[str, list[Verdict]] = {}
     judged: dict[str, Evidence] = {}
     for case_id, evidence in suite.items():
         if not evidence.candidate:
             raise ValueError(f"{case_id}: no process to judge")
         if evidence.turns is not None and evidence.turns.decides_alone:
-            found[case_id] = []
+            verdicts[case_id] = []
             continue
-        cannot = unjudged(evidence)
-        found[case_id] = [] if cannot is None else [cannot]
-        if cannot is None:
+        unfit = unjudged(evidence)
+        verdicts[case_id] = [] if unfit is None else [unfit]
+        if unfit is None:
             judged[case_id] = evidence
     for metric in registered().values():
         for case_id, verdict in _verdicts(metric, suite, judged):
-            found[case_id].append(verdict)
+            verdicts[case_id].append(verdict)
     for case_id, evidence in suite.items():
-        answers = [v for v in found[case_id] if v.against == REFERENCE]
-        others = [v for v in found[case_id] if v.against != REFERENCE]
+        answers = [v for v in verdicts[case_id] if v.against == REFERENCE]
+        others = [v for v in verdicts[case_id] if v.against != REFERENCE]
         if case_id in judged:
-            others = _weighed(sharper(_less_the_clock(others, evidence)), evidence)
-        whole = turns.decided(others, answers, evidence)
-        found[case_id] = choices.weighed(sharper(whole), evidence)
-        found[case_id] += _beside_the_reference(evidence)
+            others = _with_host_bound(sharper(_less_the_clock(others, evidence)), evidence)
+        combined = turns.decided(others, answers, evidence)
+        verdicts[case_id] = choices.weighed(sharper(combined), evidence)
+        verdicts[case_id] += _beside_the_reference(evidence)
         if evidence.turns is not None and evidence.turns.decides_alone:
-            found[case_id] = _by_the_reference_alone(found[case_id], evidence.turns.reference)
-        found[case_id] = exact.named(found[case_id], evidence)
-    return found
+            verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence.turns.reference)
+        verdicts[case_id] = exact.named(verdicts[case_id], evidence)
+    return verdicts
 
 
 def _by_the_reference_alone(verdicts: Sequence[Verdict], reference: str) -> list[Verdict]:
     """Return the verdicts of a case that only a reference judges; a time is among them."""
     alone = InTurns(reference, alone=True)
-    found = [
+    judged = [
         replace(v if v.found(InTurns) else v.finding(alone), against=REFERENCE) for v in verdicts
     ]
-    if any(of(verdict.metric) in turns.TIMES for verdict in found):
-        return found
-    words = "the two sides' times were measured in different ways"
-    return [Verdict(Status.INCOMPARABLE, LEADING.name, words, against=REFERENCE), *found]
+    if any(of(verdict.metric) in turns.TIMES for verdict in judged):
+        return judged
+    reason = "the two sides' times were measured in different ways"
+    return [Verdict(Status.INCOMPARABLE, LEADING.name, reason, against=REFERENCE), *judged]
 
 
 def _verdicts(
@@ -100,7 +100,7 @@ def _verdicts(
 
     Those that are ``judged`` have a baseline; pairs need none.
     """
-    found: list[tuple[str, Verdict]] = []
+    verdicts: list[tuple[str, Verdict]] = []
     families: dict[str, list[Question]] = {}
     for case_id, evidence in suite.items():
         if metric.bound is None and metric.tolerance_in(evidence.limits) is None:
@@ -110,7 +110,7 @@ def _verdicts(
                 if isinstance(answer, Question):
                     families.setdefault(against, []).append(answer)
                 else:
-                    found.append((case_id, answer))
+                    verdicts.append((case_id, answer))
         if evidence.turns is None:
             continue
         if (question := turns.question(case_id, metric, evidence)) is not None:
@@ -118,16 +118,16 @@ def _verdicts(
     for against, family in families.items():
         others = _spreads(metric, suite, family) if against == REFERENCE else []
         answers = chance.answers(family, others)
-        found += [(q.case_id, answer) for q, answer in zip(family, answers, strict=True)]
-    return found
+        verdicts += [(q.case_id, answer) for q, answer in zip(family, answers, strict=True)]
+    return verdicts
 
 
 def _spreads(
-    metric: Metric, suite: Mapping[str, Evidence], asked: Sequence[Question]
+    metric: Metric, suite: Mapping[str, Evidence], questions: Sequence[Question]
 ) -> list[Contrast]:
     """Return what the cases that no pair asks about know of the spread between processes."""
-    known = {question.case_id for question in asked}
-    return [turns.spread(metric, each) for case_id, each in suite.items() if case_id not in known]
+    asked = {question.case_id for question in questions}
+    return [turns.spread(metric, case) for case_id, case in suite.items() if case_id not in asked]
 
 
 def _answers(
@@ -142,9 +142,9 @@ def _answers(
         if metric in METRICS:
             raise
         # Another package's metric fails alone; it must not cost the night.
-        words = f"{metric.name} of {case_id} is not judged: {type(error).__name__}: {error}"
-        warnings.warn(words, MachineWarning, stacklevel=2)
-        return [Verdict(Status.SKIPPED, metric.name, words, unit=metric.unit, against=against)]
+        reason = f"{metric.name} of {case_id} is not judged: {type(error).__name__}: {error}"
+        warnings.warn(reason, MachineWarning, stacklevel=2)
+        return [Verdict(Status.SKIPPED, metric.name, reason, unit=metric.unit, against=against)]
     if question is not None:
         return [question]
     unknown = _unknown(metric, evidence) if against == PINNED else None
@@ -199,11 +199,11 @@ def _placed(
 
 def by_origin(values: Sequence[tuple[float, Origin]]) -> dict[Origin, list[float]]:
     """Return values of any unit by where their processes ran, without those of unknown runs."""
-    found: dict[Origin, list[float]] = defaultdict(list)
+    groups: dict[Origin, list[float]] = defaultdict(list)
     for value, origin in values:
         if origin.run:
-            found[origin] += [value]
-    return found
+            groups[origin] += [value]
+    return groups
 
 
 def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
@@ -214,19 +214,19 @@ def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
         other = OtherState("clock", ways[not new[0].in_bursts], ways[new[0].in_bursts])
         return Verdict(Status.INCOMPARABLE, metric.name, unit=metric.unit, findings=[other])
     if metric.in_place_of_host and evidence.waits_as_before:
-        here, there = (
+        new_states, old_states = (
             " and ".join(sorted(state or "none" for state in metric.states(side) or {None}))
             for side in (new, old)
         )
-        other = OtherState("device time", here, there)
+        other = OtherState("device time", new_states, old_states)
         return Verdict(Status.NOISY, metric.name, unit=metric.unit, findings=[other])
     return None
 
 
 def _beside_the_reference(evidence: Evidence) -> list[Verdict]:
-    """Hold memory, compile time and numerics against a reference that alone decides.
+    """Compare memory, compile time and numerics with a reference that alone decides.
 
-    How steady each side is, its own limit says.
+    Stability is not compared, since it has an absolute limit.
     """
     if evidence.turns is None or not evidence.turns.decides_alone:
         return []
@@ -254,8 +254,8 @@ def judge_samples(
     that are tolerated on top, by case.
     """
     questions = [
-        Question(case_id, metric, PINNED, each, tolerance, (allowances or {}).get(case_id, 0.0))
-        for case_id, each in cases.items()
+        Question(case_id, metric, PINNED, contrast, tolerance, (allowances or {}).get(case_id, 0.0))
+        for case_id, contrast in cases.items()
     ]
     return dict(zip(cases, chance.answers(questions), strict=True))
 
@@ -263,11 +263,11 @@ def judge_samples(
 def overall(verdicts: Sequence[Verdict]) -> Status:
     """Return the case's status: the most severe of its metrics'.
 
-    A metric that could not be compared does not hide how the others stand, nor does a noisy one
-    other than time.
+    A metric that could not be compared does not hide the status of the others, nor does a noisy
+    one other than time.
     """
-    told = (v for v in verdicts if v.status is not Status.NOISY or of(v.metric) in turns.TIMES)
-    compared = {v.status for v in told if v.status not in NOT_COMPARED}
+    relevant = (v for v in verdicts if v.status is not Status.NOISY or of(v.metric) in turns.TIMES)
+    compared = {v.status for v in relevant if v.status not in NOT_COMPARED}
     return worst({verdicts[0].status, *compared})
 
 
@@ -280,7 +280,7 @@ def leading(verdicts: Sequence[Verdict]) -> Verdict:
 def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
     """Whether fresh processes could change the answer: it moved, and is not confirmed.
 
-    Where pairs with the reference answer, they say themselves whether there are to be more.
+    A metric that pairs with the reference answer is left out: ``turns`` decides on more pairs.
     """
     answered = {v.metric for v in verdicts if turns.is_answer(v)}
     return any(_can_change(v) for v in verdicts if v.metric not in answered)
@@ -301,8 +301,8 @@ def _can_change(verdict: Verdict) -> bool:
 
 def doubts_numerics(verdicts: Sequence[Verdict]) -> bool:
     """Whether the answer was compared with a baseline's and may be wrong."""
-    told = [verdict.status for verdict in verdicts if verdict.metric == NUMERICS]
-    return any(status not in (Status.OK, Status.IMPROVED) for status in told)
+    statuses = [verdict.status for verdict in verdicts if verdict.metric == NUMERICS]
+    return any(status not in (Status.OK, Status.IMPROVED) for status in statuses)
 
 
 def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits:
@@ -311,8 +311,8 @@ def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits
     Stability may grow to four times the accepted value.  It is never called below 5%, nor allowed
     above the case's own limit.
     """
-    seen = max(p.values.get("stability", 0.0) for p in processes)
-    return replace(limits, spread=min(limits.spread, max(TRUST, 4 * seen)))
+    spread = max(p.values.get("stability", 0.0) for p in processes)
+    return replace(limits, spread=min(limits.spread, max(TRUST, 4 * spread)))
 
 
 def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
@@ -347,9 +347,9 @@ def _in_cycles(verdict: Verdict, clock: ClockChange) -> Verdict:
         status = Status.SUSPECT
     if status is verdict.status:
         return verdict
-    found = replace(clock, cycles=cycles, leaves_doubt=status is Status.SUSPECT)
-    others = [each for each in verdict.findings if not isinstance(each, ClockChange)]
-    return replace(verdict, status=status, findings=[found, *others])
+    change = replace(clock, cycles=cycles, leaves_doubt=status is Status.SUSPECT)
+    others = [finding for finding in verdict.findings if not isinstance(finding, ClockChange)]
+    return replace(verdict, status=status, findings=[change, *others])
 
 
 def _is_beside_family(verdict: Verdict) -> bool:
@@ -366,10 +366,10 @@ def sharper(verdicts: Sequence[Verdict]) -> list[Verdict]:
     Not where the noisy one looks slower: creep shows against the pinned one alone.
     """
     silent = (Status.NOISY, Status.SKIPPED, *NOT_COMPARED)
-    told = {verdict.metric for verdict in verdicts if verdict.status not in silent}
+    decided = {verdict.metric for verdict in verdicts if verdict.status not in silent}
     return [
         replace(v.finding(Overruled("baseline")), status=Status.SKIPPED)
-        if v.status is Status.NOISY and v.metric in told and not _looks_slower(v)
+        if v.status is Status.NOISY and v.metric in decided and not _looks_slower(v)
         else v
         for v in verdicts
     ]
@@ -388,11 +388,11 @@ def _bound(verdict: Verdict) -> float:
     return 1 + (verdict.tolerance or 0)
 
 
-def _weighed(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
-    """Weigh the clock's word where the device waited for the host.
+def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
+    """Judge times differently where the device waited for the host.
 
-    The wall then shows Python's launch path and whatever else the host did.  The device's
-    own time is judged apart; the wall's is heard where it is steady.
+    Wall-clock time then shows Python's launch path and whatever else the host did.  The device's
+    own time is judged separately, and takes the place of a wall-clock time that is noisy.
     """
     if not evidence.waits():
         return verdicts
@@ -400,7 +400,7 @@ def _weighed(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
         return [_become_host_bound(verdict, evidence) for verdict in verdicts]
     device = [v for v in verdicts if of(v.metric).in_place_of_host]
     steady = bool(device) and all(v.status is not Status.NOISY for v in device)
-    return [_heard(verdict, evidence, device_is_steady=steady) for verdict in verdicts]
+    return [_still_host_bound(verdict, evidence, device_is_steady=steady) for verdict in verdicts]
 
 
 def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
@@ -417,34 +417,34 @@ def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
     if metric.rule is Rule.CHANCE and verdict.ratio is not None and verdict.ratio > most:
         is_certain = verdict.interval is not None and verdict.interval[0] > most
         status = verdict.status if is_certain else Status.SUSPECT
-    found = _with_times(HostBound(before=False), evidence, verdict.against)
-    return replace(verdict.finding(found), status=status)
+    finding = _with_times(HostBound(before=False), evidence, verdict.against)
+    return replace(verdict.finding(finding), status=status)
 
 
-def _with_times(found: HostBound, evidence: Evidence, against: str) -> HostBound:
+def _with_times(finding: HostBound, evidence: Evidence, against: str) -> HostBound:
     """Add what the host took to issue a step, and what the device alone needs."""
     return replace(
-        found,
+        finding,
         issuing_s=_middle(evidence.candidate, "enqueue"),
         issuing_before_s=_middle(evidence.like(against), "enqueue"),
         device_s=_middle(evidence.candidate, DEVICE.name),
     )
 
 
-def _heard(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
+def _still_host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
     metric = of(verdict.metric)
     if not metric.host_sets:
         return verdict
     is_replaced = device_is_steady and verdict.status is Status.NOISY
-    found = HostBound(
+    finding = HostBound(
         before=True,
         allowed=BETWEEN_HOST_STATES if metric.rule is Rule.CHANCE else 0.0,
         device_judges=is_replaced,
     )
     if verdict.status is Status.REGRESSED:
-        found = _with_times(found, evidence, verdict.against)
+        finding = _with_times(finding, evidence, verdict.against)
     status = Status.SKIPPED if is_replaced else verdict.status
-    return replace(verdict.finding(found), status=status)
+    return replace(verdict.finding(finding), status=status)
 
 
 def unjudged(evidence: Evidence) -> Verdict | None:
@@ -463,16 +463,16 @@ def unjudged(evidence: Evidence) -> Verdict | None:
     spread = statistics.median(p.values.get("stability", 0.0) for p in candidate)
     published = baseline.published if baseline is not None else None
     rates = [p.values["throughput"] for p in candidate if "throughput" in p.values]
-    found = Unaccepted(
+    finding = Unaccepted(
         spread=spread if spread > TRUST else None,
         is_finite=all(p.values.get("finite") != 0.0 for p in candidate),
         published=published,
         rate=statistics.geometric_mean(rates) if published and rates else None,
     )
     against = PINNED if published is None else "published"
-    return replace(verdict.finding(found), status=Status.NO_BASELINE, against=against)
+    return replace(verdict.finding(finding), status=Status.NO_BASELINE, against=against)
 
 
 def _middle(processes: Sequence[ProcessSummary], metric: str) -> float | None:
-    known = [p.values[metric] for p in processes if metric in p.values]
-    return statistics.median(known) if known else None
+    values = [p.values[metric] for p in processes if metric in p.values]
+    return statistics.median(values) if values else None
