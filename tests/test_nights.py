@@ -374,7 +374,7 @@ def test_what_began_on_one_night_or_the_next_is_one():
 
 def test_a_finding_is_told_with_all_that_is_known_of_it():
     rises = [rise_at(3, "b", 0.01, 0.001), rise_at(4, "a", 0.03, 0.003)]
-    found = nights._told(rises, calendar_of(*DAYS), "tonight")
+    found = nights._slow_down_of(rises, calendar_of(*DAYS), "tonight")
     half = t_quantile(8.0, 0.975) * 0.002
     assert found == SlowDown(
         since=DAYS[3],

@@ -21,11 +21,11 @@ from bench_lib.storage.lines import HistoryError
 from bench_lib.storage.runs import Runs
 
 RUNS = 5
-"""So many of the last runs are looked through for the newest that measured a case."""
+"""So many of the last runs are searched for the newest that measured a case."""
 
 
 def name_of(nodeid: str) -> str:
-    """Return what stands for a test in one word: its case's id, or its function's name."""
+    """Return a short name of a test: its case's id, or its function's name."""
     _, bracket, parameters = nodeid.partition("[")
     return parameters.rstrip("]") if bracket else nodeid.rpartition("::")[2]
 
@@ -105,23 +105,23 @@ def dealt(
 
     most = (1 + SLACK) * sum(map(takes, names)) / devices
     loads = [0.0] * devices
-    found = {}
+    places = {}
     for name in sorted(names, key=takes, reverse=True):
         device = homes.get(name)
         if device is None or loads[device] + takes(name) > most:
             device = loads.index(min(loads))
         loads[device] += takes(name)
-        found[name] = device
-    return {name: found[name] for name in sorted(names, key=lambda each: not is_compiled(each))}
+        places[name] = device
+    return {name: places[name] for name in sorted(names, key=lambda name: not is_compiled(name))}
 
 
-def queues(found: Mapping[str, int], devices: int) -> list[Sequence[str]]:
+def queues(places: Mapping[str, int], devices: int) -> list[Sequence[str]]:
     """Return the names of each device's cases, in their order."""
-    return [[name for name in found if found[name] == device] for device in range(devices)]
+    return [[name for name in places if places[name] == device] for device in range(devices)]
 
 
 LONG_S = 10.0
-"""A phase of a case that takes longer is not silent."""
+"""A phase of a case that takes longer is reported."""
 
 
 @contextlib.contextmanager
@@ -169,7 +169,7 @@ class _Lane:
 
 
 class ProgressLines(Progress):
-    """Counts what a phase has done on each device, and says about how long it still takes."""
+    """Counts what a phase has done on each device, and estimates how long it still takes."""
 
     def __init__(
         self,
@@ -191,9 +191,9 @@ class ProgressLines(Progress):
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /) -> None:
         """Begin a phase that does each lane's tests, or cases, one after the other."""
-        known, now = self._pace(phase), self._clock()
+        pace, now = self._pace(phase), self._clock()
         self._phase, self._taken = phase, []
-        self._lanes = [_Lane({name: known.of(name) for name in lane}, now) for lane in lanes]
+        self._lanes = [_Lane({name: pace.of(name) for name in lane}, now) for lane in lanes]
         self._total = sum(len(lane.left) for lane in self._lanes)
         self.began, self._last = True, now
         left_s = self.left_s()

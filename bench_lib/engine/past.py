@@ -21,7 +21,7 @@ NIGHTS = 20
 LASTING = 2
 """A gain lasts if so many nights after it keep half of it: one fast night may be odd."""
 MOST_RUNS = 3 * NIGHTS
-"""Runs that are looked through."""
+"""Runs that are read."""
 
 
 @dataclass
@@ -51,44 +51,44 @@ def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
         past.environments |= run.environments
         of_today: set[str] = set()
         for case_id, record in run.records.items():
-            known, gone = nights.setdefault(case_id, []), begun.setdefault(case_id, set())
+            kept, gone = nights.setdefault(case_id, []), begun.setdefault(case_id, set())
             baseline = pinned.get(case_id)
             if baseline is None or record.baseline_accepted != baseline.accepted.date:
                 continue
             of_today.add(case_id)
             if record.status not in COMPARED or record.is_of_sides:
-                continue  # another environment's, where two sides were compared
-            with contextlib.suppress(ValueError):  # a line that somebody else wrote
+                continue  # not comparable, or from a comparison of two sides
+            with contextlib.suppress(ValueError):  # a line that another program wrote
                 processes = acceptance.processes_of(record, run.run_id)
                 night = CaseRun(run.run_id, run.started, processes, has_regressed(record))
                 past.runs.setdefault(case_id, []).append(night)
                 if record.status in (Status.OK, Status.IMPROVED):
-                    take_in(known, gone, processes, record.verdicts)
+                    take_in(kept, gone, processes, record.verdicts)
         for slow_down in run.slow_downs:
             for case_id in of_today.intersection(slow_down.cases):
                 past.told.setdefault(case_id, slow_down)
-    past.rolling = {id_: [p for night in known for p in night] for id_, known in nights.items()}
+    past.rolling = {id_: [p for night in kept for p in night] for id_, kept in nights.items()}
     return past
 
 
 def take_in(
-    known: list[Sequence[ProcessSummary]],
+    kept: list[Sequence[ProcessSummary]],
     gone: set[str],
     processes: Sequence[ProcessSummary],
     verdicts: Iterable[Verdict],
 ) -> None:
     """Take a night that was fine in the end into the rolling baseline, if it has room.
 
-    It counts with all its measurements, even if a second look cleared it.  Without the first look
-    the nights would seem to agree better than they do, and the next odd one would alarm.
+    It counts with all its measurements, even if a re-run cleared it.  Without the first of them the
+    nights would seem to agree better than they do, and the next odd one would raise an alarm.
 
     A metric that improved beyond its nights begins anew with that night, if the gain lasted.  Kept
     together, the nights before and after would seem to differ by chance, and a later loss of the
     gain would never be beyond it.
     """
-    if len(known) < NIGHTS and metrics.LEADING.name not in gone:
-        later = known[-LASTING:]
-        known.append([_without(process, gone) for process in processes])
+    if len(kept) < NIGHTS and metrics.LEADING.name not in gone:
+        later = kept[-LASTING:]
+        kept.append([_without(process, gone) for process in processes])
         gone |= {verdict.metric for verdict in verdicts if _has_lasted(verdict, later)}
 
 
@@ -132,24 +132,24 @@ def slow_downs(
     cases = {}
     for record in records:
         baseline = file.baselines.get(record.case.id)
-        if record.status in COMPARED and baseline is not None and not _is_held(record):
+        if record.status in COMPARED and baseline is not None and not _is_quarantined(record):
             nights = _nights_of(record, baseline, past, writer)
             cases[record.case.id] = nights if is_measured else nights.on_one_device
-    found = over_nights(cases, writer.run_id)
+    findings = over_nights(cases, writer.run_id)
     known = {**file.environments, **past.environments, **environments}
-    new = [replace(one, changes=_changes(cases[one.cases[0]], one, known)) for one in found.new]
-    again = {case_id for one in new for case_id in one.cases}
+    new = [replace(s, changes=_changes(cases[s.cases[0]], s, known)) for s in findings.new]
+    again = {case_id for slow_down in new for case_id in slow_down.cases}
     lasting: dict[tuple[str, str], SlowDown] = {}
-    for case_id, told in past.told.items():
-        if case_id in cases.keys() - again and found.fell.get(case_id, "") <= told.since:
-            one = lasting.setdefault((told.told_by, told.since), replace(told, cases=[]))
-            one.cases.append(case_id)
+    for case_id, old in past.told.items():
+        if case_id in cases.keys() - again and findings.fell.get(case_id, "") <= old.since:
+            merged = lasting.setdefault((old.told_by, old.since), replace(old, cases=[]))
+            merged.cases.append(case_id)
     return [*new, *lasting.values()]
 
 
-def _is_held(record: Record) -> bool:
-    held = record.quarantine
-    return held is not None and baselines.in_force(held, history.utc_today())
+def _is_quarantined(record: Record) -> bool:
+    quarantine = record.quarantine
+    return quarantine is not None and baselines.in_force(quarantine, history.utc_today())
 
 
 def _nights_of(
@@ -161,23 +161,23 @@ def _nights_of(
         accepted.setdefault(process.run, []).append(process)
     run_id, began = writer.run_id, history.began(writer.path)
     tonight = acceptance.processes_of(record, run_id)
-    told = past.told.get(record.case.id)
+    reported = past.told.get(record.case.id)
     return CaseNights(
         [
             *(CaseRun(run, own[0].time, own) for run, own in accepted.items()),
             *reversed(past.runs.get(record.case.id, [])),
             CaseRun(run_id, began, tonight, has_regressed(record)),
         ],
-        "" if told is None else told.since,
+        "" if reported is None else reported.since,
     )
 
 
 def _changes(
-    case: CaseNights, found: SlowDown, environments: Mapping[str, Environment]
+    case: CaseNights, slow_down: SlowDown, environments: Mapping[str, Environment]
 ) -> list[str]:
     """Name the changes in the environment with the first slower night, as far as known."""
-    before = [run for run in case.runs if run.time < found.since]
-    first = [run for run in case.runs if run.run_id == found.run]
+    before = [run for run in case.runs if run.time < slow_down.since]
+    first = [run for run in case.runs if run.run_id == slow_down.run]
     if not before or not first:
         return []
     old, new = (environments.get(run.processes[-1].environment) for run in (before[-1], first[0]))

@@ -34,11 +34,11 @@ def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Z
 
     Shared ones serve the processes that join them, one after the other.
     """
-    is_known = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
-    known = {PRELOAD_VARIABLE: "compiler"} if is_known else {}
+    compiles = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
+    preload = {PRELOAD_VARIABLE: "compiler"} if compiles else {}
     return Zygote(
         python=side.python,
-        environment={**known, **backends.visibility(device), **side.environment},
+        environment={**preload, **backends.visibility(device), **side.environment},
         command_prefix=side.command_prefix,
         folder=side.folder,
         is_shared=is_shared,
@@ -86,24 +86,24 @@ def share(side: Side, device: Hardware, part: CpuPart = (0, 1)) -> tuple[Zygote,
     return zygote, (*zygote.joint, _inherited())
 
 
-def joined(told: Told) -> Zygote | None:
+def joined(address: Told) -> Zygote | None:
     """Join workers; None if they are gone, or if others would start now."""
-    if would_start(told):
+    if would_start(address):
         with contextlib.suppress(LaunchError):
-            return Zygote(joins=told[:2])
+            return Zygote(joins=address[:2])
     return None
 
 
-def would_start(told: Told) -> bool:
+def would_start(address: Told) -> bool:
     """Whether workers that start now would inherit what those inherited."""
-    return told[-1] == _inherited()
+    return address[-1] == _inherited()
 
 
 def _inherited() -> str:
     """Return a hash of our variables, folder, CPUs, interpreter and host.
 
     The names of pytest's test and worker do not count, nor does a terminal's size: pytest imports
-    readline, which tells it all children.
+    readline, which passes it to all children.
     """
     own = {name for name in os.environ if name.startswith("PYTEST_")} | {"COLUMNS", "LINES"}
     variables = sorted((name, value) for name, value in os.environ.items() if name not in own)
@@ -143,7 +143,7 @@ class Processes:
         self._lost = 0
         """Cases in a row for which the device could not be opened any more."""
 
-    def measure(self, case: Case, number: int, asked: MeasureRequest = PLAIN) -> Measurement:
+    def measure(self, case: Case, number: int, request: MeasureRequest = PLAIN) -> Measurement:
         """Measure a case in a process, which opens the device unless it has it open.
 
         With handed choices, or cold caches, a case has a process of its own.  Of the request, ranks
@@ -152,40 +152,40 @@ class Processes:
         all.
         """
         try:
-            return self._measured(case, number, asked)
+            return self._measured(case, number, request)
         except CaseFault:
             self.drop(number)
             raise
 
-    def _measured(self, case: Case, number: int, asked: MeasureRequest) -> Measurement:
+    def _measured(self, case: Case, number: int, request: MeasureRequest) -> Measurement:
         if case.launch.ranks > 1:
-            return self._measured_by_ranks(case, number, asked)
-        is_alone = case.launch.cold or asked.choices is not None
+            return self._measured_by_ranks(case, number, request)
+        is_alone = case.launch.cold or request.choices is not None
         if is_alone:
-            self.drop(number)  # what ran in it has libraries loaded and kernels found
+            self.drop(number)  # its earlier cases have loaded libraries and chosen kernels
         begin = time.monotonic()
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        measurement = process.measure(case, asked)
+        measurement = process.measure(case, request)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
-        # Zygotes count their contexts from one, and a run may have several of them.
+        # Each zygote counts its contexts from one, and a run may have several zygotes.
         measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
         if measurement.device_source == "kernels" or is_alone:
             self.drop(number)  # a profiler, once used, stays and costs every launch
         return measurement
 
-    def _measured_by_ranks(self, case: Case, number: int, asked: MeasureRequest) -> Measurement:
+    def _measured_by_ranks(self, case: Case, number: int, request: MeasureRequest) -> Measurement:
         """Measure a case in a process each of several ranks, which stay for the next ones."""
         ranks = self.ranks(case)
-        is_alone = case.launch.cold or not asked.keeps
+        is_alone = case.launch.cold or not request.keeps
         if is_alone or self._group[:2] != (number, case.launch.ranks):
             self.drop_ranks()
         if ranks.is_fresh:
             self._group = number, case.launch.ranks, f"ranks-{secrets.token_hex(4)}"
         is_first, begin = ranks.is_fresh, time.monotonic()
-        measurement = ranks.measure(case, asked)
+        measurement = ranks.measure(case, request)
         phases_s = measurement.phases_s
         if is_first:
             start_s = time.monotonic() - begin - math.fsum(phases_s.values())
@@ -198,8 +198,7 @@ class Processes:
 
     def ranks(self, case: Case) -> Ranks:
         """Return the ranks that measure a case; raises CaseSkipped and LaunchError."""
-        wanted = self.ranks_for(case)
-        return self._ranks.setdefault(case.launch.ranks, wanted)
+        return self._ranks.setdefault(case.launch.ranks, self.ranks_for(case))
 
     def drop_ranks(self) -> None:
         """End the ranks' processes that have devices open; the ranks stay."""
@@ -207,7 +206,7 @@ class Processes:
             ranks.drop()
 
     def close_ranks(self, *, but: int = 0) -> None:
-        """End the ranks' launches, but that of so many."""
+        """End the ranks' launches, except that of ``but`` ranks."""
         for number in self._ranks.keys() - {but}:
             self._ranks.pop(number).close()
 
@@ -244,18 +243,18 @@ class Processes:
         return process
 
     def _opened(self) -> WorkerProcess:
-        """Open a process, by fresh workers where those at hand went with a case or were killed.
+        """Open a process, from fresh workers if the present ones ended with a case or were killed.
 
         Raises as ``open`` does.
         """
-        are_old, tried = self._workers is not None, 0
+        are_old, tries = self._workers is not None, 0
         while True:
             try:
                 process = self._zygote().context()
             except LaunchError as error:
                 self._close_workers()
-                tried += 1
-                if tried == 1 and (are_old or isinstance(error, WorkerKilledError)):
+                tries += 1
+                if tries == 1 and (are_old or isinstance(error, WorkerKilledError)):
                     continue
                 self._lost += 1
                 if self._environment is None or self._lost > self.most_lost:
@@ -271,7 +270,7 @@ class Processes:
         return self._zygote().context(draws=1)
 
     def begin(self) -> None:
-        """Have workers start unless they are there; what fails fails again where one is opened."""
+        """Have workers start unless they are there; a failure is repeated where one is opened."""
         with contextlib.suppress(LaunchError):
             self._zygote()
 
@@ -328,7 +327,7 @@ class Companion:
     """
 
     def __init__(self, fork: Callable[[], WorkerProcess]) -> None:
-        """Be forked when first needed, and again after a fault."""
+        """Fork a process when it is first needed, and again after a fault."""
         self._fork = fork
         self._process: WorkerProcess | None = None
 
@@ -351,10 +350,10 @@ class Companion:
 
 
 def disturbance(measurement: Measurement) -> str | None:
-    """Say why a measurement needs a second look; None if it does not.
+    """Say why a measurement should be repeated; None if it should not.
 
-    A host stalls for seconds at a time, so one more look is often enough.  A lasting disturbance
-    shows again, and the second look is then taken as it is.
+    A host stalls for seconds at a time, so repeating it once is often enough.  A lasting
+    disturbance shows again, and the second measurement is then taken as it is.
     """
     if measurement.host_bound:
         return "the device waited for the host"

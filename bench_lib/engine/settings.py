@@ -58,7 +58,7 @@ class Side:
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of our own."""
     command_prefix: tuple[str, ...] = ()
-    """Words that run the words after them elsewhere on this machine: ``docker run …``."""
+    """Runs the command that follows it elsewhere on this machine: ``docker run …``."""
     folder: Path | None = None
     """The folder where its workers start and find modules first; None is our own folder."""
 
@@ -69,16 +69,16 @@ class Side:
         """Return its label, or its command with the variables that are set for it."""
         if self.label:
             return self.label
-        words = [shlex.join((*self.command_prefix, self.python))]
-        return " ".join([*words, *(f"{name}={value}" for name, value in self.environment.items())])
+        parts = [shlex.join((*self.command_prefix, self.python))]
+        return " ".join([*parts, *(f"{name}={value}" for name, value in self.environment.items())])
 
 
 def does_not_start(reference: Side, error: LaunchError) -> str:
-    """Say in one line why a reference cannot be measured in."""
-    words, *output = str(error).splitlines()
-    if words.endswith(":") and output:  # a program's last line says most
-        words = f"{words} {output[-1]}"
-    return f"the reference {reference} does not start: {words}"
+    """Say in one line why nothing can be measured in a reference."""
+    message, *output = str(error).splitlines()
+    if message.endswith(":") and output:  # a program's last line says most
+        message = f"{message} {output[-1]}"
+    return f"the reference {reference} does not start: {message}"
 
 
 class Progress:
@@ -100,7 +100,7 @@ class Settings:
     baselines: Path = Path("baselines")
     """Folder of the baselines."""
     command: str = ""
-    """Stands in the history where the name of a test does otherwise."""
+    """Stands in the history in place of a test's name."""
     judged: bool = True
     """Compare results with the baseline, or with the reference."""
     by_baseline: bool = True
@@ -123,7 +123,7 @@ class Settings:
     that changed and cases without a baseline."""
     over_nights: str = "fail"
     """The effect of a slowdown that several nights show together: ``fail`` the first night,
-    ``tell`` it, or ``off``."""
+    only ``tell`` of it, or ``off``."""
     devices: Sequence[Hardware] | None = None
     """The devices of this host; None has them detected when ranks need them."""
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})

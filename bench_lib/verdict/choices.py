@@ -29,52 +29,52 @@ def accepted(baseline: Baseline | None) -> Draw | None:
 
 
 def _commonest(processes: Sequence[ProcessSummary]) -> Draw | None:
-    known = [draw for draw in map(known_draw, processes) if draw is not None]
-    return max(known, key=lambda draw: len(drawn_alike(processes, draw)), default=None)
+    draws = [draw for draw in map(known_draw, processes) if draw is not None]
+    return max(draws, key=lambda draw: len(drawn_alike(processes, draw)), default=None)
 
 
 def otherwise(evidence: Evidence, against: str) -> str:
     """Say how the choices for some processes differ from the other side's; empty if they do not."""
     draws = [process.draw for process in evidence.candidate]
     chosen = [draw for draw in draws if draw is not None and draw.unknown not in NOTHING_CHOSEN]
-    whose, wanted = "baseline", accepted(evidence.baseline)
+    side, expected = "baseline", accepted(evidence.baseline)
     if against == REFERENCE and evidence.turns is not None:
-        whose, wanted = "reference", _commonest([theirs for _, theirs in evidence.turns.pairs])
-    if wanted is None:
-        return f"the {whose}'s are not known" if chosen else ""
-    other = next((draw for draw in chosen if not draw.chooses_as(wanted)), None)
+        side, expected = "reference", _commonest([theirs for _, theirs in evidence.turns.pairs])
+    if expected is None:
+        return f"the {side}'s are not known" if chosen else ""
+    other = next((draw for draw in chosen if not draw.chooses_as(expected)), None)
     if other is None:
         return ""
     if other.unknown:
         return f"they are not known: {other.unknown}"
-    there = wanted.by_source
+    sources = expected.by_source
     retuned = [
         name
         for name, choice in other.kernels.items()
-        if choice.source in there and there[choice.source].config != choice.config
+        if choice.source in sources and sources[choice.source].config != choice.config
     ]
-    words = [f"of {some(retuned, MOST_NAMED)}"] if retuned else []
-    if unlike := len(other.by_source.keys() ^ there.keys()):
-        words.append(f"the sources of {many(unlike, 'kernel')} differ")
-    return "; ".join(words)
+    differences = [f"of {some(retuned, MOST_NAMED)}"] if retuned else []
+    if unlike := len(other.by_source.keys() ^ sources.keys()):
+        differences.append(f"the sources of {many(unlike, 'kernel')} differ")
+    return "; ".join(differences)
 
 
 def weighed(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
     """Call no time REGRESSED that too few tunings found slower, and say what differs."""
     slower = (Status.REGRESSED, Status.SUSPECT)
     return [
-        _weighed(verdict, words, evidence)
+        _weighed(verdict, reason, evidence)
         if verdict.status in slower
         and of(verdict.metric).device_sets
-        and (words := otherwise(evidence, verdict.against))
+        and (reason := otherwise(evidence, verdict.against))
         else verdict
         for verdict in verdicts
     ]
 
 
-def _weighed(verdict: Verdict, words: str, evidence: Evidence) -> Verdict:
+def _weighed(verdict: Verdict, reason: str, evidence: Evidence) -> Verdict:
     tunings = evidence.tunings or len(evidence.candidate)
     if verdict.against == REFERENCE and evidence.turns is not None:
         tunings = min(tunings, len(evidence.turns.pairs))
-    found = verdict.finding(OtherChoices(words, tunings, LEAST_TUNINGS))
-    return found if tunings >= LEAST_TUNINGS else replace(found, status=Status.SUSPECT)
+    noted = verdict.finding(OtherChoices(reason, tunings, LEAST_TUNINGS))
+    return noted if tunings >= LEAST_TUNINGS else replace(noted, status=Status.SUSPECT)

@@ -84,7 +84,7 @@ class Evidence:
             accepted = alike if len(alike) >= AGREEING else accepted
             unknown = [process for process in nights if known_draw(process) is None]
             nights = [*unknown, *drawn_alike(nights, draw)]
-        # However often a night is looked at, it is one; unknown runs are one a process.
+        # A night counts once, however many its processes; one of an unknown run counts alone.
         runs = {process.run or n for n, process in enumerate(nights)}
         return {PINNED: accepted, **({ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {})}
 
@@ -102,8 +102,8 @@ class Evidence:
     @property
     def has_baseline(self) -> bool:
         """Whether measured values were accepted."""
-        known = self.baseline
-        return known is not None and bool(known.processes) and known.provenance == "measured"
+        stored = self.baseline
+        return stored is not None and bool(stored.processes) and stored.provenance == "measured"
 
     @property
     def unlike(self) -> list[str]:
@@ -132,26 +132,26 @@ class Evidence:
 
         A device's own processes are the best measure of it, where there are two or more.
         """
-        return self._beside[against][0]
+        return self._compared[against][0]
 
     def is_new_device(self, against: str) -> bool:
         """Whether a reference hardly knows the device that measured."""
-        return self._beside[against][1]
+        return self._compared[against][1]
 
     @cached_property
-    def _beside(self) -> dict[str, tuple[Sequence[ProcessSummary], bool]]:
+    def _compared(self) -> dict[str, tuple[Sequence[ProcessSummary], bool]]:
         """By reference, the processes to compare with, and whether it hardly knows the device."""
-        here = {process.origin.device for process in self.candidate} - {""}
-        found = {}
+        devices = {process.origin.device for process in self.candidate} - {""}
+        compared = {}
         for against, old in self.references.items():
             known = [process for process in old if process.origin.device]
-            own = [process for process in known if process.origin.device in here]
-            has_all = here == {process.origin.device for process in own}
+            own = [process for process in known if process.origin.device in devices]
+            has_all = devices == {process.origin.device for process in own}
             is_enough = has_all and len(own) >= AGREEING
             is_alone = has_all and len(own) == len(known)
-            is_new = bool(here and known) and not is_enough and not is_alone
-            found[against] = (own if is_enough else old, is_new)
-        return found
+            is_new = bool(devices and known) and not is_enough and not is_alone
+            compared[against] = (own if is_enough else old, is_new)
+        return compared
 
     def earlier(self) -> list[list[ProcessSummary]]:
         """Return the processes of earlier runs in the order of time: accepted ones, and nights."""
@@ -160,7 +160,7 @@ class Evidence:
 
 
 def known_draw(process: ProcessSummary) -> Draw | None:
-    """Return the compiler's choices for a process; None if it chose nothing, or unseen."""
+    """Return the compiler's choices for a process; None if there are none, or not known."""
     return process.draw if process.draw is not None and process.draw.kernels else None
 
 

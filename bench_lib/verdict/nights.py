@@ -88,10 +88,10 @@ class CaseNights:
 def when(time: str) -> dt.datetime:
     """Return a time, or the year 1970 where it is none: a file may say anything."""
     try:
-        found = dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
+        moment = dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
     except ValueError:
         return dt.datetime.fromtimestamp(0, dt.timezone.utc)
-    return found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
 
 
 def times(
@@ -144,7 +144,7 @@ class _Level:
         degrees = sum(map(len, several)) - len(several)
         if not degrees:
             return self.others
-        squares = math.fsum(float(np.var(each)) * len(each) for each in several)
+        squares = math.fsum(float(np.var(night)) * len(night) for night in several)
         own, others = min(degrees, SEVERAL), self.others
         variance = (own * squares / degrees + others.degrees * others.variance) / (
             own + others.degrees
@@ -169,7 +169,7 @@ class _Level:
         return Series(self.history, self.nights, self.spread)
 
     def risen(self, price: float) -> Change | None:
-        """Return where the level rose, if that is worth its price and a word."""
+        """Return where the level rose, if that is worth its price and large enough to report."""
         return _if_worth(self.changes and self.changes[0], price)
 
     def since(self, first: int) -> _Level:
@@ -218,13 +218,13 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
     """Return what the nights of a suite's cases show together, tonight's run the last of them."""
     calendar = _Calendar.of(run for case in cases.values() for run in case.runs)
     price = math.log(max(1, len(cases)) / DOUBT)
-    found = OverNights()
+    findings = OverNights()
     levels: dict[str, _Level] = {}
-    whole = _correlated(_drawn_in([_level(case, calendar) for case in cases.values()]))
-    for case_id, own in zip(cases, whole, strict=True):
-        level = own.since_last_fall(price)
-        if level is not own:
-            found.fell[case_id] = calendar.began[level.nights[0]]
+    complete = _correlated(_drawn_in([_level(case, calendar) for case in cases.values()]))
+    for case_id, full in zip(cases, complete, strict=True):
+        level = full.since_last_fall(price)
+        if level is not full:
+            findings.fell[case_id] = calendar.began[level.nights[0]]
         if len(level.nights) >= LEAST_LENGTH and level.nights[-1] == calendar.tonight:
             levels[case_id] = level
     rises = [
@@ -232,34 +232,34 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
         for case_id, level in zip(levels, _knowing_each_other(list(levels.values())), strict=True)
         if (risen := level.risen(price)) is not None
     ]
-    found.new += [_told(together, calendar, run_id) for together in _of_one_night(rises)]
-    return found
+    findings.new += [_slow_down_of(together, calendar, run_id) for together in _of_one_night(rises)]
+    return findings
 
 
 def _of_one_night(rises: Iterable[_Rise]) -> list[list[_Rise]]:
     """Put together what began on one night, or on the next: it is hardly known to the night."""
     together: list[list[_Rise]] = []
-    for one in sorted(rises, key=lambda one: one.first):
-        if together and one.first <= together[-1][0].first + 1:
-            together[-1].append(one)
+    for rise in sorted(rises, key=lambda rise: rise.first):
+        if together and rise.first <= together[-1][0].first + 1:
+            together[-1].append(rise)
         else:
-            together.append([one])
+            together.append([rise])
     return together
 
 
-def _told(rises: Sequence[_Rise], calendar: _Calendar, run_id: str) -> SlowDown:
+def _slow_down_of(rises: Sequence[_Rise], calendar: _Calendar, run_id: str) -> SlowDown:
     first = rises[0].first
-    changes = [one.change for one in rises]
+    changes = [rise.change for rise in rises]
     size = statistics.fmean(change.size for change in changes)
     # They may err together, so errors are not made smaller by their number.
-    half = statistics.fmean(t_quantile(each.degrees, 0.975) * each.error for each in changes)
+    half = statistics.fmean(t_quantile(change.degrees, 0.975) * change.error for change in changes)
     return SlowDown(
         since=calendar.began[first],
         run=calendar.runs[first],
-        cases=[one.case_id for one in sorted(rises, key=lambda one: -one.change.size)],
+        cases=[rise.case_id for rise in sorted(rises, key=lambda rise: -rise.change.size)],
         ratio=growth(size),
         interval=(growth(size - half), growth(size + half)),
-        nights=max(sum(night >= first for night in one.level.nights) for one in rises),
+        nights=max(sum(night >= first for night in rise.level.nights) for rise in rises),
         told_by=run_id,
     )
 
@@ -313,7 +313,7 @@ def _level(case: CaseNights, calendar: _Calendar) -> _Level:
         for name, (device, value) in times(run.processes, tonight).items():
             nights.setdefault(number, {}).setdefault(device, {})[name] = value
     # A night's device is the one that most of its processes ran on.
-    chosen = {n: max(nights[n].items(), key=lambda one: len(one[1])) for n in sorted(nights)}
+    chosen = {n: max(nights[n].items(), key=lambda item: len(item[1])) for n in sorted(nights)}
     values = {n: statistics.median(held.values()) for n, (_, held) in chosen.items()}
     off = {n: {name: x - values[n] for name, x in held.items()} for n, (_, held) in chosen.items()}
     return _Level(
@@ -324,23 +324,23 @@ def _level(case: CaseNights, calendar: _Calendar) -> _Level:
 def _drawn_in(levels: Sequence[_Level]) -> list[_Level]:
     """Draw odd processes in, by what most processes of a case and most cases differ by.
 
-    Workers may be of two kinds, of which one was seen once: then so it was in most cases.
+    Workers may be of two kinds, one of which ran only once: it then stands out in most cases.
     """
     apart = [
         [abs(off) for night in level.off.values() if len(night) > 1 for off in night.values()]
         for level in levels
     ]
-    several = [math.hypot(*each) / math.sqrt(len(each)) for each in apart if each]
+    several = [math.hypot(*case) / math.sqrt(len(case)) for case in apart if case]
     usual = statistics.median(several) if len(several) >= LEAST_CASES else 0.0
-    found = []
-    for level, each in zip(levels, apart, strict=True):
-        reach = ODD_PROCESS * max(usual, NORMAL * statistics.median(each or [0.0]))
+    drawn = []
+    for level, distances in zip(levels, apart, strict=True):
+        reach = ODD_PROCESS * max(usual, NORMAL * statistics.median(distances or [0.0]))
         off = {
             n: {name: max(-reach, min(reach, x)) for name, x in night.items()}
             for n, night in level.off.items()
         }
-        found.append(replace(level, off=off))
-    return found
+        drawn.append(replace(level, off=off))
+    return drawn
 
 
 def _correlated(levels: Sequence[_Level]) -> list[_Level]:
@@ -371,14 +371,14 @@ MOST_NAMED = 3
 """Cases that a line names."""
 
 
-def in_words(found: SlowDown, run_id: str) -> str:
+def in_words(slow_down: SlowDown, run_id: str) -> str:
     """Return a slowdown in one line; ``run_id`` is the run that shows it."""
-    low, high = (percent(bound - 1, 2) for bound in found.interval)
-    words = f"SLOWER since {found.since[:10]}: {many(len(found.cases), 'case')} by "
-    words += f"{found.ratio - 1:.2%} ({low} to {high}), as {many(found.nights, 'night')} "
-    words += f"show together: {some(found.cases, MOST_NAMED)}"
-    if found.changes:
-        words += f"; with {'; '.join(found.changes)}"
-    if found.told_by != run_id:
-        words += f"; told first by run {found.told_by}"
-    return shortened(words)
+    low, high = (percent(bound - 1, 2) for bound in slow_down.interval)
+    line = f"SLOWER since {slow_down.since[:10]}: {many(len(slow_down.cases), 'case')} by "
+    line += f"{slow_down.ratio - 1:.2%} ({low} to {high}), as {many(slow_down.nights, 'night')} "
+    line += f"show together: {some(slow_down.cases, MOST_NAMED)}"
+    if slow_down.changes:
+        line += f"; with {'; '.join(slow_down.changes)}"
+    if slow_down.told_by != run_id:
+        line += f"; told first by run {slow_down.told_by}"
+    return shortened(line)

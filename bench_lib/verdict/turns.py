@@ -1,8 +1,8 @@
 """Pairs measured in turns with a reference, and what they decide.
 
 Both sides of a pair share the device, the night, the clock and the machine's parts, such as its
-driver: these cancel, and what the pairs say of the software stands.  One pair is measured of every
-case, and further ones where it is open whether the case is slower.
+driver: these cancel, and the difference that is left is the software's.  One pair of every case is
+measured, and further ones while it is open whether the case is slower.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, turns.planned, _alike(metric, evidence, _news(turns)), follows=True),
+        paired(pairs, turns.planned, _alike(metric, evidence, _candidates(turns)), follows=True),
         metric.tolerance_in(evidence.limits) or 0.0,
         findings=[InTurns(turns.reference, turns.decides_alone, turns.ended)],
     )
@@ -70,36 +70,36 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
     By how processes differ, as if each case's first pair had shown no difference.  None if too few
     processes are known.
     """
-    known: list[tuple[Contrast, float]] = []
+    cases: list[tuple[Contrast, float]] = []
     for evidence in suite:
         alike = _alike(LEADING, evidence, evidence.candidate)
         pair = paired([(0.0, 0.0)], planned, alike, follows=True)
         if alike:
-            known.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
-    found = compare([pair for pair, _ in known], [tolerance for _, tolerance in known])
-    told = [comparison.detectable for comparison in found if comparison is not None]
-    return statistics.median(told) if told else None
+            cases.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
+    comparisons = compare([pair for pair, _ in cases], [tolerance for _, tolerance in cases])
+    detectable = [comparison.detectable for comparison in comparisons if comparison is not None]
+    return statistics.median(detectable) if detectable else None
 
 
-def _news(turns: Turns) -> list[ProcessSummary]:
+def _candidates(turns: Turns) -> list[ProcessSummary]:
     return [new for new, _ in turns.pairs]
 
 
 def _values(metric: Metric, turns: Turns) -> list[tuple[float, float]]:
     """Return the values of the pairs whose sides measured the metric alike."""
-    if metric.in_place_of_host and not any(new.host_bound for new in _news(turns)):
+    if metric.in_place_of_host and not any(new.host_bound for new in _candidates(turns)):
         return []
     values = (metric.values(pair) for pair in turns.pairs if len(metric.states(pair)) == 1)
     return [(both[0], both[1]) for both in values if len(both) > 1]
 
 
-def _alike(metric: Metric, evidence: Evidence, here: Sequence[ProcessSummary]) -> list[list[float]]:
+def _alike(metric: Metric, evidence: Evidence, like: Sequence[ProcessSummary]) -> list[list[float]]:
     """Return the logarithms that processes of one earlier run had on one device, run by run.
 
-    Their values are measured as those ``here``.
+    Their values were measured as those of ``like``.
     """
     runs: dict[tuple[str, str | None], list[float]] = defaultdict(list)
-    if states := metric.states(here):
+    if states := metric.states(like):
         for side in evidence.references.values():
             for process in metric.known(side, *states):
                 origin = process.run, process.device_uuid
@@ -108,7 +108,7 @@ def _alike(metric: Metric, evidence: Evidence, here: Sequence[ProcessSummary]) -
 
 
 def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
-    """Whether further pairs are measured of a case.
+    """Whether further pairs of a case are measured.
 
     They are while it is open whether it is slower than its tolerance allows, and where its baseline
     calls it slower and the pairs neither agree nor exclude it.
@@ -161,18 +161,18 @@ def decided(
 ) -> list[Verdict]:
     """Return all verdicts of a case; where the pairs answer, their answer decides.
 
-    It stands before those that it replaces.  That the case is slower than its baseline all the
-    same is said in the answer.
+    It stands before those that it replaces.  If the case is slower than its baseline all the same,
+    the answer says so.
     """
     turns = evidence.turns
     if turns is None or not answers:
         without = "" if turns is None else turns.without
         return [_without(verdict, without) for verdict in verdicts]
-    told = {answer.metric: answer for answer in answers if is_answer(answer)}
-    others = [_set_aside(verdict, told.get(verdict.metric), turns) for verdict in verdicts]
-    found = [_with_finding(_in_full(answer, turns), others, turns) for answer in answers]
+    by_metric = {answer.metric: answer for answer in answers if is_answer(answer)}
+    others = [_set_aside(verdict, by_metric.get(verdict.metric), turns) for verdict in verdicts]
+    complete = [_with_finding(_in_full(answer, turns), others, turns) for answer in answers]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
-    return sorted([*found, *others], key=lambda verdict: order.index(verdict.metric))
+    return sorted([*complete, *others], key=lambda verdict: order.index(verdict.metric))
 
 
 def elsewhere(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -194,14 +194,14 @@ def _with_finding(answer: Verdict, others: Sequence[Verdict], turns: Turns) -> V
     if not slower or answer.ratio is None:
         return answer
     by = max(verdict.ratio or 1.0 for verdict in slower)
-    found = SlowerThanBaseline(by, len(turns.pairs), list(turns.shared))
-    return replace(answer, findings=[found, *answer.findings])
+    finding = SlowerThanBaseline(by, len(turns.pairs), list(turns.shared))
+    return replace(answer, findings=[finding, *answer.findings])
 
 
-def _without(verdict: Verdict, why: str) -> Verdict:
-    if not why or verdict.status not in _SLOWER or not can_answer(verdict):
+def _without(verdict: Verdict, reason: str) -> Verdict:
+    if not reason or verdict.status not in _SLOWER or not can_answer(verdict):
         return verdict
-    return verdict.finding(NotInTurns(why))
+    return verdict.finding(NotInTurns(reason))
 
 
 def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
@@ -212,7 +212,7 @@ def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
 
 
 def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdict:
-    """Take a baseline's verdict back where the pairs know better.
+    """Withdraw a baseline's verdict where the pairs overrule it.
 
     One pair does not overrule a baseline that calls the case slower, nor do pairs that say nothing
     against it.
@@ -224,8 +224,8 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdic
         is_sure = len(turns.pairs) >= least
         if not is_sure or (answer.status in _FINE and not _excludes(answer, verdict)):
             return verdict
-    found = verdict.finding(Overruled("reference", answer.status))
-    return replace(found, status=Status.SKIPPED)
+    overruled = verdict.finding(Overruled("reference", answer.status))
+    return replace(overruled, status=Status.SKIPPED)
 
 
 def _excludes(answer: Verdict, verdict: Verdict) -> bool:

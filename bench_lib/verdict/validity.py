@@ -35,19 +35,19 @@ MOST_WAITED = 0.05
 """Share of the time for which a thread may wait for a CPU: each step that needs the thread takes
 that much longer."""
 CROWDED = 0.10
-"""Share of the CPUs' time that other programs may have.  A thread beside them waits for nobody and
-is slower all the same: it shares a core, a cache, the memory, or the clock that heat allows."""
+"""Share of the CPUs' time that other programs may have.  A thread beside them need not wait, but is
+slower all the same: it shares a core, a cache, the memory, or the clock that heat allows."""
 BESIDE_OTHERS = 0.02
-"""A case that is slower by less than this beyond its tolerance is fine beside other programs."""
+"""Beside other programs a case may exceed its tolerance by this much."""
 COUNTED_S = 0.03
 """The kernel counts CPU time in ticks of 10 ms, and a difference of two counts is off by some."""
 
 
-def blame(seen: Telemetry | None, device: Hardware) -> str | None:
+def blame(telemetry: Telemetry | None, device: Hardware) -> str | None:
     """Say how the hardware disturbed a measurement; None without evidence of that."""
-    if seen is None:
+    if telemetry is None:
         return None
-    return "; ".join(filter(None, [_shared(seen, device), held_back(seen)])) or None
+    return "; ".join(filter(None, [_shared(telemetry, device), held_back(telemetry)])) or None
 
 
 def blame_ranks(
@@ -57,10 +57,10 @@ def blame_ranks(
 
     ``others`` are the readings of their devices, which are like ``device``, by their names.
     """
-    causes = [f"{name}: {cause}" for name, seen in others.items() if (cause := blame(seen, device))]
+    causes = [f"{name}: {cause}" for name, rank in others.items() if (cause := blame(rank, device))]
     every = {"the first rank": first, **others} if first is not None else others
-    busy = {name: seen for name, seen in every.items() if _is_busy(seen)}
-    clocks = {name: seen.clock_mhz for name, seen in busy.items() if seen.clock_mhz}
+    busy = {name: rank for name, rank in every.items() if _is_busy(rank)}
+    clocks = {name: rank.clock_mhz for name, rank in busy.items() if rank.clock_mhz}
     usual = statistics.median(clocks.values()) if clocks else math.nan
     of = backends.of(device).clock
     causes += [
@@ -71,9 +71,9 @@ def blame_ranks(
     return "; ".join(causes) or None
 
 
-def _is_busy(seen: Telemetry) -> bool:
+def _is_busy(telemetry: Telemetry) -> bool:
     """Whether a device had work for most of the time, if known."""
-    return seen.utilization is None or seen.utilization >= BUSY
+    return telemetry.utilization is None or telemetry.utilization >= BUSY
 
 
 def others_on_cpus(share: float | None) -> str | None:
@@ -95,10 +95,10 @@ def kept_from_cpus(seen: Measurement, watched: Telemetry | None, device: Hardwar
     if watched.utilization is None or seen.cpu_s is None:
         return None
     stretch_s = end_s - begin_s
-    # What a hypervisor took is no idle time either, and is blamed by that name.
+    # Time that a hypervisor took is not idle either, but has a cause of its own.
     busy = watched.utilization - (watched.steal or 0.0)
     others_s = busy * cpus * stretch_s - seen.cpu_s - COUNTED_S
-    # Threads of ours that are more than the CPUs wait for each other, in each run alike.
+    # If our threads are more than the CPUs, they wait for each other in every run alike.
     if min(seen.waited_s or 0.0, others_s) > MOST_WAITED * stretch_s:
         share = (seen.waited_s or 0.0) / stretch_s
         return f"waited for a CPU {share:.0%} of the time: something else runs here"
@@ -118,24 +118,24 @@ def is_slower(seen: Measurement, accepted: Sequence[ProcessSummary], tolerance: 
     return slower > math.log1p(tolerance + BESIDE_OTHERS)
 
 
-def _shared(seen: Telemetry, device: Hardware) -> str | None:
-    # One that is known to be idle only holds memory, which takes no time from anybody.
-    foreign = [pid for pid in seen.foreign_processes if pid not in seen.idle_processes]
+def _shared(telemetry: Telemetry, device: Hardware) -> str | None:
+    # A process that is known to be idle only holds memory, and slows nobody down.
+    foreign = [pid for pid in telemetry.foreign_processes if pid not in telemetry.idle_processes]
     if foreign:
-        # Those of another pid namespace have no number of their own here.
-        named = [_process(pid, seen) for pid in foreign if pid]
+        # Processes in another pid namespace have no pid here.
+        named = [_process(pid, telemetry) for pid in foreign if pid]
         outside = len(foreign) - len(named)
         if outside:
             return f"shared with {outside} {_plural('process', outside)} outside this container"
         return f"shared with {_plural('process', len(named))} {some(named, 3)}"
     on_cpu = not backends.is_gpu(device)
-    if on_cpu and seen.steal is not None and seen.steal > MOST_STOLEN:
-        return f"the hypervisor gave {seen.steal:.0%} of the CPUs' time to others"
+    if on_cpu and telemetry.steal is not None and telemetry.steal > MOST_STOLEN:
+        return f"the hypervisor gave {telemetry.steal:.0%} of the CPUs' time to others"
     return None
 
 
-def _process(pid: int, seen: Telemetry) -> str:
-    name = seen.foreign_names.get(str(pid))
+def _process(pid: int, telemetry: Telemetry) -> str:
+    name = telemetry.foreign_names.get(str(pid))
     return f"{pid} ({name})" if name else str(pid)
 
 
@@ -143,19 +143,19 @@ def _plural(noun: str, n: int) -> str:
     return noun if n == 1 else f"{noun}es"
 
 
-def held_back(seen: Telemetry) -> str | None:
+def held_back(telemetry: Telemetry) -> str | None:
     """Name what held a device back and does not in healthy runs; None if nothing did."""
-    reasons = [name for name in seen.throttle if name not in BY_NATURE]
-    # A reason whose share is not known was seen, and that is all.
-    lasting = [name for name in reasons if seen.throttled.get(name, math.inf) > MOST_HELD_BACK]
+    reasons = [name for name in telemetry.throttle if name not in BY_NATURE]
+    # A reason whose share is not known counts, since it may have lasted.
+    shares = telemetry.throttled
+    lasting = [name for name in reasons if shares.get(name, math.inf) > MOST_HELD_BACK]
     if not lasting:
         return None
-    words = ", ".join(
-        f"{name} for {seen.throttled[name]:.0%} of the time" if name in seen.throttled else name
-        for name in lasting
+    causes = ", ".join(
+        f"{name} for {shares[name]:.0%} of the time" if name in shares else name for name in lasting
     )
-    heat = "" if seen.temperature_c is None else f", at {seen.temperature_c:.0f} °C"
-    return f"throttled: {words}{heat}"
+    heat = "" if telemetry.temperature_c is None else f", at {telemetry.temperature_c:.0f} °C"
+    return f"throttled: {causes}{heat}"
 
 
 # --- time × clock ------------------------------------------------------------------------
@@ -179,16 +179,16 @@ def clocks(
     sources = {p.clock_source for p in (*candidate, *baseline) if p.clock_mhz} - {None}
     if not new or not old or len(sources) > 1:
         return None
-    here, there = (sum(side) / len(side) for side in (new, old))
+    new_mean, old_mean = (sum(side) / len(side) for side in (new, old))
     # One candidate says nothing about how far clocks swing; the baseline's processes do.
-    swing = max(_spread(new, here), _spread(old, there))
+    swing = max(_spread(new, new_mean), _spread(old, old_mean))
     error = swing * math.sqrt(1 / len(new) + 1 / len(old))
-    equal = abs(here - there) <= max(SAME_CLOCK, CLOCK_CHANCE * error)
+    equal = abs(new_mean - old_mean) <= max(SAME_CLOCK, CLOCK_CHANCE * error)
     powers = tuple([p.power_w for p in side if p.power_w] for side in (candidate, baseline))
     return ClockChange(
-        math.exp(here),
-        math.exp(there),
-        0.0 if equal else math.expm1(here - there),
+        math.exp(new_mean),
+        math.exp(old_mean),
+        0.0 if equal else math.expm1(new_mean - old_mean),
         (statistics.median(powers[0]), statistics.median(powers[1])) if all(powers) else None,
     )
 

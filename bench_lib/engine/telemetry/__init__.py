@@ -37,7 +37,7 @@ KEPT_S = 600.0
 STALE_S = 2.0
 """A window's end this far past when a sample was due means that sampling has stopped."""
 STARTING_S = 15.0
-"""So long the process may take to its first sample before that is worth a warning."""
+"""Longest wait for the process's first sample before a warning."""
 AROUND_S = 0.25
 """How long the CPUs are watched before a run: ticks of 10 ms resolve a few per cent of it."""
 OTHERS_MEAN = "cases that they slow down are INVALID, so end them or wait for them"
@@ -53,10 +53,10 @@ def look_once(
     Returns the look's fields, among them its ``source``, or None and the cause.  `command`
     stands in for this module's own process.
     """
-    words, what = [*(command or _command(device)), "once"], "the look at the device"
+    argv, label = [*(command or _command(device)), "once"], "the look at the device"
     try:
-        said = ask(words, timeout_s=timeout_s, environ=finding_us(), what=what)
-        values = parse_answer(said, what)
+        output = ask(argv, timeout_s=timeout_s, environ=finding_us(), what=label)
+        values = parse_answer(output, label)
     except ToolError as error:
         return None, str(error)
     if not isinstance(values, dict) or "error" in values:
@@ -89,7 +89,7 @@ class Sampler:
     def __init__(self, device: Hardware, command: Sequence[str] | None = None) -> None:
         """Watch `device`; `command` stands in for this module's own process.
 
-        A process that cannot be started is only never heard of.
+        A process that cannot be started has no samples.
         """
         self._samples: collections.deque[TelemetrySample] = collections.deque(
             maxlen=int(KEPT_S / PERIOD_S)
@@ -100,7 +100,7 @@ class Sampler:
         self._fault: str | None = None
         self._trouble: str | None = None
         self._due_s = math.inf
-        """When the next sample is to be there."""
+        """When the next sample is due."""
         self._warned = False
         try:
             self._process = subprocess.Popen(
@@ -139,12 +139,12 @@ class Sampler:
         return summarise(samples, begin_s, end_s, own)
 
     def samples(self, begin_s: float, end_s: float) -> list[TelemetrySample]:
-        """Return each look from `begin_s` to `end_s` on the monotonic clock; never waits."""
+        """Return the samples from `begin_s` to `end_s` on the monotonic clock; never waits."""
         with self._lock:
             return [sample for sample in self._samples if begin_s <= sample.t <= end_s]
 
     def close(self) -> None:
-        """End the process; again is harmless."""
+        """End the process; a second call does nothing."""
         self._warned = True  # a measurement that is interrupted still asks, and this is no fault
         process, self._process = self._process, None
         if process is None:
@@ -158,7 +158,7 @@ class Sampler:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            # Stuck in the driver it ends when the driver lets it, and is not waited for.
+            # One that is stuck in the driver ends when the driver lets it: do not wait for that.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=1)
         if self._reader is not None:

@@ -22,7 +22,7 @@ from bench_lib.backends.sysfs import ROOT
 from bench_lib.model import Hardware
 
 RETRY_S = 10.0
-"""Between two readings of a device that no longer reports anything."""
+"""Interval between two readings of a device that no longer reports anything."""
 SILENT_LOOKS = 3
 """So many in a row without any figure mean that it no longer reports anything."""
 
@@ -35,8 +35,8 @@ def watch(
 ) -> Iterator[dict[str, Any]]:
     """Look at a device for ever, each look with its time, its source and when the next is due.
 
-    A device that fails or falls silent later has ``trouble``, no figures, and is looked at
-    more slowly, in whichever way works then.  Raises what choosing the first time raises.
+    A device that fails or falls silent later has ``trouble`` instead of figures, and is looked at
+    less often, in whichever way works then.  Raises what the first ``choose_source`` raises.
     """
     source = choose_source()
     pause_s = 0.0
@@ -44,18 +44,18 @@ def watch(
     while True:
         sleep(pause_s)
         begin = clock()
-        seen, trouble = _attempt(source, with_pids=looks % PIDS_EVERY == 0)
+        reading, trouble = _attempt(source, with_pids=looks % PIDS_EVERY == 0)
         end = clock()
         looks += 1
-        is_known = is_known or tells(seen)
-        silent = 0 if tells(seen) or not is_known else silent + 1
+        is_known = is_known or tells(reading)
+        silent = 0 if tells(reading) or not is_known else silent + 1
         if trouble is None and silent >= SILENT_LOOKS:
             trouble = f"{source.name} no longer reports anything about the device"
         pause_s = max(PERIOD_S - (end - begin), end - begin)
         if trouble is not None:
             pause_s = max(pause_s, RETRY_S)
-            seen = {"trouble": trouble}
-        yield {"t": (begin + end) / 2, "source": source.name, "due": end + pause_s, **seen}
+            reading = {"trouble": trouble}
+        yield {"t": (begin + end) / 2, "source": source.name, "due": end + pause_s, **reading}
         if trouble is not None:
             source, looks = _again(choose_source, source), 0
 
@@ -102,7 +102,7 @@ def _once(looks: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _own_stdout() -> TextIO:
-    """Take standard output for our lines alone: libraries print to whatever is open."""
+    """Keep standard output for our own lines: libraries print to whatever is open."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -111,7 +111,7 @@ def _own_stdout() -> TextIO:
 
 
 def _end_with_parent() -> None:
-    """End this process, wherever else it is stuck, once nobody holds its standard input."""
+    """End this process, wherever it may be stuck, once nobody holds its standard input."""
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass

@@ -28,7 +28,7 @@ class TelemetrySample:
     throttle: tuple[str, ...] = ()
     """Why the device was held back just then."""
     pids: tuple[int, ...] | None = None
-    """Processes that had it open; None if this look was not for them."""
+    """Processes that had it open; None if this sample did not list them."""
     kin: tuple[int, ...] = ()
     """Those of them that descend from the process that watches."""
     busy: tuple[int, ...] | None = None
@@ -43,7 +43,7 @@ class TelemetrySample:
     due: float | None = None
     """When the next sample is there, unless something is wrong; in seconds, as ``t``."""
     trouble: str | None = None
-    """Why nothing is seen any more."""
+    """Why there are no further samples."""
     dies_mhz: Mapping[str, float] = field(default_factory=dict)
     """The clock of each die by its name, where there are several; the slowest is ``clock_mhz``."""
 
@@ -80,12 +80,12 @@ def parse(line: str) -> TelemetrySample:
 
 
 def _figures(values: Mapping[str, object]) -> dict[str, float]:
-    found = {name: _figure(value) for name, value in values.items()}
-    return {name: figure for name, figure in found.items() if figure is not None}
+    figures = {name: _figure(value) for name, value in values.items()}
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def share(value: object) -> float | None:
-    """Take a share, which some firmware reports above 1; one below 0 is none."""
+    """Take a share, which some firmware reports above 1; one below 0 is unknown."""
     share = _figure(value)
     return None if share is None or share < 0 else min(share, 1.0)
 
@@ -120,7 +120,7 @@ def summarise(
 
     `own` are the processes that belong there.  Only counters and processes are looked for outside
     the stretch as well, shortly before it and after.  A counter gives its reason's share.  A flag
-    gives the least time that it held, so that one look of many is none.
+    gives the least time that it held, so that one sample of many counts as 0.
     """
     samples, own = list(samples), set(own)
     inside = [sample for sample in samples if begin <= sample.t <= end]
@@ -131,7 +131,7 @@ def summarise(
     grown, shares = _growth(samples, begin, end)
     flagged = Counter(reason for s in inside for reason in dict.fromkeys(s.throttle))
     reasons = list(dict.fromkeys([*flagged, *grown]))
-    seen = {r: 1.0 if n == len(inside) else (n - 1) / len(inside) for r, n in flagged.items()}
+    held = {r: 1.0 if n == len(inside) else (n - 1) / len(inside) for r, n in flagged.items()}
     foreign, names = _foreign(samples, begin, end, own)
     idle = _idle(samples, begin, end, foreign)
     return Telemetry(
@@ -144,7 +144,7 @@ def summarise(
         temperature_c=max(heats, default=None),
         steal=_without_most([s.steal for s in inside if s.steal is not None]),
         throttle=reasons,
-        throttled={r: share for r, share in {**seen, **shares}.items() if r in reasons},
+        throttled={r: share for r, share in {**held, **shares}.items() if r in reasons},
         foreign_processes=foreign,
         idle_processes=idle,
         foreign_names=names,
@@ -168,7 +168,7 @@ def stuck_at_c(samples: Iterable[TelemetrySample]) -> dict[str, float]:
     if len(rest) < LEAST_LOOKS:
         return {}
     raised = Counter(reason for sample in rest for reason in dict.fromkeys(sample.throttle))
-    found = {reason for reason, n in raised.items() if 2 * n > len(rest)}
+    stuck = {reason for reason, n in raised.items() if 2 * n > len(rest)}
     passed = 0.0
     grown: dict[str, float] = {}
     for before, after in itertools.pairwise(sample for sample in rest if sample.counters):
@@ -177,27 +177,27 @@ def stuck_at_c(samples: Iterable[TelemetrySample]) -> dict[str, float]:
         passed += after.ticks - before.ticks
         for reason, count in after.counters.items():
             grown[reason] = grown.get(reason, 0.0) + count - before.counters.get(reason, count)
-    found |= {reason for reason, n in grown.items() if n > passed / 2 > 0}
+    stuck |= {reason for reason, n in grown.items() if n > passed / 2 > 0}
     heat = max(sample.temperature_c or 0.0 for sample in rest)
-    return dict.fromkeys(sorted(found), heat)
+    return dict.fromkeys(sorted(stuck), heat)
 
 
-def without(seen: Telemetry, reasons: Collection[str]) -> Telemetry:
-    """Leave out what some reasons to throttle say."""
+def without(telemetry: Telemetry, reasons: Collection[str]) -> Telemetry:
+    """Leave out some reasons to throttle."""
     return replace(
-        seen,
-        throttle=[reason for reason in seen.throttle if reason not in reasons],
-        throttled={r: share for r, share in seen.throttled.items() if r not in reasons},
+        telemetry,
+        throttle=[reason for reason in telemetry.throttle if reason not in reasons],
+        throttled={r: share for r, share in telemetry.throttled.items() if r not in reasons},
     )
 
 
 def _slowest_die(samples: Sequence[TelemetrySample]) -> float | None:
     """Return the least of the dies' median clocks in MHz; None where they are unknown."""
-    seen: dict[str, list[float]] = {}
+    clocks: dict[str, list[float]] = {}
     for sample in samples:
         for die, mhz in sample.dies_mhz.items():
-            seen.setdefault(die, []).append(mhz)
-    return min(map(statistics.median, seen.values()), default=None)
+            clocks.setdefault(die, []).append(mhz)
+    return min(map(statistics.median, clocks.values()), default=None)
 
 
 def _growth(
@@ -256,24 +256,24 @@ def _foreign(
 def _idle(
     samples: Sequence[TelemetrySample], begin: float, end: float, foreign: Collection[int]
 ) -> list[int]:
-    """Find those that ran nothing: in no look of the stretch, nor in those next to it."""
+    """Find those that ran nothing: in no sample of the stretch, nor in those next to it."""
     looks = [s for s in samples if s.pids is not None]
     near = [s for s in looks if begin - FRESH_S <= s.t < begin][-1:]
     near += [s for s in looks if begin <= s.t <= end] + [s for s in looks if s.t > end][:1]
-    known = [s.busy for s in near if s.busy is not None]
-    if not known or len(known) < len(near):
+    busy = [s.busy for s in near if s.busy is not None]
+    if not busy or len(busy) < len(near):
         return []
-    return sorted(set(foreign) - {0}.union(*known))
+    return sorted(set(foreign) - {0}.union(*busy))
 
 
 def _without_most(shares: Sequence[float]) -> float | None:
     """Return the mean of all but the largest, and None if there are fewer than two.
 
-    Between two looks a CPU has a few ticks, so that one that was stolen may be a tenth of them.
+    Between two samples a CPU has a few ticks, so that a stolen one may be a tenth of them.
     """
     return _mean(sorted(shares)[:-1])
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return statistics.fmean(found) if found else None
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

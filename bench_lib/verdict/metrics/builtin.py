@@ -14,9 +14,9 @@ LATENCY = Metric(
     "latency",
     "median iteration",
     "s",
-    lambda seen, _: statistics.median(seen.iteration_s),
+    lambda m, _: statistics.median(m.iteration_s),
     limit="tolerance",
-    state=lambda seen: seen.state,
+    state=lambda m: m.state,
     device_sets=True,
     host_sets=True,
 )
@@ -27,38 +27,40 @@ DEVICE = Metric(
     "device",
     "device time of a host-bound iteration",
     "s",
-    lambda seen, _: seen.device_s,
+    lambda m, _: m.device_s,
     limit="tolerance",
     # A replayed graph lacks the pauses between kernels that eager steps have, and a sum of
     # kernels all pauses: on an H200 a graph of ResNet-50 took 6% less than its eager steps.
-    state=lambda seen: seen.device_source,
+    state=lambda m: m.device_source,
     device_sets=True,
     in_place_of_host=True,
 )
 
 
-def _throughput(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
-    return seen.items_per_step * len(seen.iteration_s) / seen.wall_s if seen.wall_s > 0 else None
+def _throughput(measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
+    if measurement.wall_s <= 0:
+        return None
+    return measurement.items_per_step * len(measurement.iteration_s) / measurement.wall_s
 
 
-def _energy(seen: Measurement, telemetry: Telemetry | None) -> float | None:
+def _energy(measurement: Measurement, telemetry: Telemetry | None) -> float | None:
     """Return joules an item, by the mean power of the device; for a die, that of its whole card."""
-    if telemetry is None or telemetry.power_w is None or not seen.items_per_step:
+    if telemetry is None or telemetry.power_w is None or not measurement.items_per_step:
         return None
-    return telemetry.power_w * _under_load(seen) / seen.items_per_step
+    return telemetry.power_w * _under_load(measurement) / measurement.items_per_step
 
 
-def _cpu(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+def _cpu(measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
     """Return CPU seconds a step, of the process and those that it started."""
-    begin_s, end_s = seen.window_s
-    if seen.cpu_s is None or end_s <= begin_s:
+    begin_s, end_s = measurement.window_s
+    if measurement.cpu_s is None or end_s <= begin_s:
         return None
-    return seen.cpu_s / (end_s - begin_s) * _under_load(seen)
+    return measurement.cpu_s / (end_s - begin_s) * _under_load(measurement)
 
 
-def _under_load(seen: Measurement) -> float:
+def _under_load(measurement: Measurement) -> float:
     """Return the median step, in seconds, of the stretch that telemetry watched: never a burst."""
-    return seen.sustained_s or statistics.median(seen.iteration_s)
+    return measurement.sustained_s or statistics.median(measurement.iteration_s)
 
 
 def relative(value: float | None, reference: float | None) -> float | None:
@@ -68,32 +70,33 @@ def relative(value: float | None, reference: float | None) -> float | None:
     return abs(value - reference) / abs(reference)
 
 
-def _answer(seen: Measurement) -> Numerics | None:
-    """Return what is known of an answer that is finite."""
-    return seen.numerics if seen.numerics is not None and seen.numerics.finite else None
+def _answer(measurement: Measurement) -> Numerics | None:
+    """Return the numerics of an answer that is finite."""
+    numerics = measurement.numerics
+    return numerics if numerics is not None and numerics.finite else None
 
 
-def _cosine(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+def _cosine(measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
     """Return how far the answer's direction is from FP32's: 0 to 2, without a unit."""
-    answer = _answer(seen)
+    answer = _answer(measurement)
     return None if answer is None or answer.cosine is None else max(0.0, 1 - answer.cosine)
 
 
-def _loss(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+def _loss(measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
     """Return how far the loss is from FP32's, as a share of it."""
-    answer = _answer(seen)
+    answer = _answer(measurement)
     return None if answer is None else relative(answer.loss, answer.reference_loss)
 
 
-def _gradients(seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+def _gradients(measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
     """Return how far the gradients' norm is from FP32's, as a share of it."""
-    answer = _answer(seen)
+    answer = _answer(measurement)
     return None if answer is None else relative(answer.grad_norm, answer.reference_grad_norm)
 
 
-def _exact(name: str, seen: Measurement, _telemetry: Telemetry | None) -> float | None:
+def _exact(name: str, measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
     """Return a count of a step; one that changed is named beside the time (``verdict.exact``)."""
-    return seen.exact.get(name)
+    return measurement.exact.get(name)
 
 
 COSINE = Metric(
@@ -112,20 +115,20 @@ METRICS = (
     Metric(
         *("throughput", "items by the wall clock", "1/s", _throughput),
         more_is_better=True,
-        state=lambda seen: seen.state,
+        state=lambda m: m.state,
         device_sets=True,
         host_sets=True,
     ),
     Metric(
         # The device's controller decides it, so that runs differ by up to 15%.
         *("sustained", "median iteration under the power cap", "s"),
-        lambda seen, _: seen.sustained_s,
+        lambda m, _: m.sustained_s,
         tolerance=0.15,
         host_sets=True,
     ),
     Metric(
         *("stability", "spread of a process's iterations", ""),
-        lambda seen, _: spread(seen.iteration_s),
+        lambda m, _: spread(m.iteration_s),
         Rule.THRESHOLD,
         limit="spread",
         bound=lambda evidence: evidence.most_spread,
@@ -133,31 +136,31 @@ METRICS = (
     ),
     Metric(
         *("memory", "peak device memory", "B"),
-        lambda seen, _: None if seen.peak_memory_bytes is None else float(seen.peak_memory_bytes),
+        lambda m, _: None if m.peak_memory_bytes is None else float(m.peak_memory_bytes),
         Rule.THRESHOLD,
         allowance=4 * 2**20,  # the allocator rounds
     ),
     Metric(
         *("compile_time", "compile time", "s"),
-        lambda seen, _: seen.compile_s,
+        lambda m, _: m.compile_s,
         Rule.THRESHOLD,
         allowance=5.0,
         counts=Counts.LEAST,
-        state=lambda seen: seen.compile_cache,
+        state=lambda m: m.compile_cache,
         first_look=True,
     ),
     Metric(
         # Every process begins with empty caches, so their times vary by chance as steps' do.
         # On an H200 starts of a compiled ResNet-50 differed by 6 to 11%.
         *("first_step", "time to the first step from cold caches", "s"),
-        lambda seen, _: seen.first_step_s,
+        lambda m, _: m.first_step_s,
         tolerance=0.1,
         first_look=True,
         cold_only=True,
     ),
     Metric(
         *("finite", "finite answer", "1"),
-        lambda seen, _: None if seen.numerics is None else float(seen.numerics.finite),
+        lambda m, _: None if m.numerics is None else float(m.numerics.finite),
         Rule.EXACT,
         more_is_better=True,
         tolerance=0.0,
@@ -187,7 +190,7 @@ METRICS = (
         # Judged only on request: a neighbour on the same card draws power too.
         *("energy", "energy per item", "J", _energy),
     ),
-    Metric("enqueue", "host time to issue a step", "s", lambda seen, _: seen.enqueue_s),
+    Metric("enqueue", "host time to issue a step", "s", lambda m, _: m.enqueue_s),
     Metric("cpu", "CPU time of the host in a step", "s", _cpu),
 )
 

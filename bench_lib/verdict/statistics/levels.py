@@ -31,7 +31,7 @@ from bench_lib.verdict.statistics.change import Estimate, growth, t_quantile
 LEAST_NIGHTS = 3
 """Fewer nights of a new level are odd nights."""
 LEAST_LENGTH = 2 * LEAST_NIGHTS
-"""Fewer nights are not asked."""
+"""A series of fewer nights is not searched."""
 INNER = slice(LEAST_NIGHTS - 1, 1 - LEAST_NIGHTS)
 """Changes that have enough nights on either side."""
 LEAST_SD = 0.0003
@@ -48,7 +48,7 @@ CHANGED = 0.1
 """Share of series whose level changed, before there is data."""
 
 LEAST_CHANGE = math.log1p(0.003)
-"""Smaller changes are not worth a word, of logarithms."""
+"""Smaller changes are not worth reporting, of logarithms."""
 FALSE = 0.02
 """False changes in windows that hold each night once, in the mean and at most."""
 WINDOWS = (12, 30, 80)
@@ -118,7 +118,7 @@ class History:
 
     @classmethod
     def of(cls, values: Floats, groups: Sequence[str]) -> History:
-        """Tell devices, odd nights and noise from levels; ``values`` are logarithms (nights,)."""
+        """Separate devices, odd nights and noise from levels; ``values`` are logs (nights,)."""
         count = Counter(groups)
         # Devices of a night or two share a column.
         names = np.array([name if count[name] >= LEAST_NIGHTS else "" for name in groups])
@@ -194,7 +194,7 @@ class Series:
         windows: NDArray[np.intp] | None = None,
         least_sd: float = LEAST_SD,
     ) -> _Fit:
-        """Hold each change against one level, by generalized least squares.
+        """Compare each change with one level, by generalized least squares.
 
         ``windows`` are of successive nights (windows, nights), and the level may drift in each.
         Without any it is all nights.  ``correlation`` is that of successive nights, 0 to 1;
@@ -205,7 +205,7 @@ class Series:
         prior = [0.0] + [self.history.variance / DEVICES**2] * effects.shape[1]
         gaps, change = np.diff(self.nights), PRIOR_CHANGE**2
         if windows is not None:
-            # Or a new device would hide any change, however large.
+            # Otherwise a new device would hide any change, however large.
             change *= 1 + (1 / prior[1] if effects.shape[1] else 0.0)
             time = np.arange(len(values)) - len(values) / 2
             values, effects = values[windows], np.column_stack([effects, time])[windows]
@@ -255,8 +255,8 @@ def changes(log_values: Sequence[float], devices: Sequence[str]) -> list[Change]
     parts = np.add.outer(range(nights % length, nights, length), range(length))
     correlation = correlation_of([series], parts)
     spread = Estimate(series.history.variance / (1 - correlation), PRIOR_DEGREES)
-    found: list[tuple[Change, range]] = []
-    for length in sorted({min(nights, each) for each in WINDOWS}):
+    candidates: list[tuple[Change, range]] = []
+    for length in sorted({min(nights, window) for window in WINDOWS}):
         begins = [*range(0, nights - length, length // 4), nights - length]
         fit = series.fit(correlation, spread, np.add.outer(begins, range(length)))
         evidence = np.logaddexp.reduce(fit.factors[:, INNER], axis=-1)
@@ -264,12 +264,12 @@ def changes(log_values: Sequence[float], devices: Sequence[str]) -> list[Change]
             most = int(fit.factors[i, INNER].argmax()) + INNER.start
             size, error = float(fit.sizes[i, most]), float(fit.errors[i, most])
             change = Change(begins[i] + most + 1, float(evidence[i]), size, error, fit.degrees)
-            found.append((change, range(begins[i] + 1, begins[i] + length)))
+            candidates.append((change, range(begins[i] + 1, begins[i] + length)))
     taken: dict[int, Change] = {}
-    for change, inside in sorted(found, key=lambda each: -each[0].evidence):
-        if abs(change.size) >= LEAST_CHANGE and not any(each in inside for each in taken):
+    for change, inside in sorted(candidates, key=lambda pair: -pair[0].evidence):
+        if abs(change.size) >= LEAST_CHANGE and not any(index in inside for index in taken):
             taken[change.index] = change
-    return [taken[each] for each in sorted(taken)]
+    return [taken[index] for index in sorted(taken)]
 
 
 def correlation_of(series: Collection[Series], windows: NDArray[np.intp] | None = None) -> float:
@@ -278,14 +278,14 @@ def correlation_of(series: Collection[Series], windows: NDArray[np.intp] | None 
     ``windows`` are of successive nights (windows, nights).  What is known of the spread from
     elsewhere would hide how nights move.
     """
-    found, most = 0.0, -math.inf
-    for one in CORRELATIONS:
-        fits = [each.fit(one, NOTHING_KNOWN, windows, LEAST_SPREAD) for each in series]
+    best, most = 0.0, -math.inf
+    for correlation in CORRELATIONS:
+        fits = [case.fit(correlation, NOTHING_KNOWN, windows, LEAST_SPREAD) for case in series]
         likelihood = math.fsum(float(fit.log_likelihood.sum()) for fit in fits)
         if likelihood <= most:
             break
-        found, most = one, likelihood
-    return found
+        best, most = correlation, likelihood
+    return best
 
 
 def _after(values: Floats) -> Floats:
