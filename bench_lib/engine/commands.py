@@ -16,10 +16,8 @@ WORKLOADS = ("command", "bench_lib.worker.workloads.command:command")
 
 def problem(case: Case) -> str:
     """Say why a case's result could not be read, whatever it is; empty where it could."""
-    asked = case.params.get("format", "")
-    return (
-        "" if asked in ("", *FORMATS) else f"format is {asked!r}; choose from {', '.join(FORMATS)}"
-    )
+    name = case.params.get("format", "")
+    return "" if name in ("", *FORMATS) else f"format is {name!r}; choose from {', '.join(FORMATS)}"
 
 
 def timed(case: Case, measurement: Measurement) -> Measurement:
@@ -29,8 +27,8 @@ def timed(case: Case, measurement: Measurement) -> Measurement:
     try:
         seconds = [_seconds(case, document) for document in measurement.documents]
     except ValueError as error:
-        words = f"the client's result cannot be read: {error}"
-        raise CaseFault(Fault("exception", words, "measure")) from error
+        message = f"the client's result cannot be read: {error}"
+        raise CaseFault(Fault("exception", message, "measure")) from error
     return replace(measurement, iteration_s=seconds, documents=[])
 
 
@@ -40,12 +38,12 @@ def _seconds(case: Case, document: str) -> float:
     if form is None:
         raise FormatError(problem(case))
     figures = list(form.figures(document.encode()))
-    asked, of = case.params.get("metric", ""), case.params.get("of", "")
-    found = [each for each in figures if asked in ("", each.metric.name) and of in ("", each.case)]
-    if len(found) != 1:
-        told = ", ".join(dict.fromkeys(f"{each.metric.name} of {each.case}" for each in figures))
-        raise FormatError(f"name one figure with metric and of; it has {told or 'none'}")
-    return _time(found[0])
+    metric, of = case.params.get("metric", ""), case.params.get("of", "")
+    matches = [f for f in figures if metric in ("", f.metric.name) and of in ("", f.case)]
+    if len(matches) != 1:
+        names = ", ".join(dict.fromkeys(f"{f.metric.name} of {f.case}" for f in figures))
+        raise FormatError(f"name one figure with metric and of; it has {names or 'none'}")
+    return _time(matches[0])
 
 
 def _time(figure: Reported) -> float:

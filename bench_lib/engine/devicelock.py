@@ -60,7 +60,7 @@ class DeviceLock:
             ) from error
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         self._lock.release()
 
 
@@ -73,14 +73,14 @@ def _make(folder: Path) -> None:
 
 def _holder(path: Path) -> str:
     """Ask the kernel who holds a lock; it does not name processes of other containers."""
-    about = path.stat()
-    wanted = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    status = path.stat()
+    inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in (text(LOCKS) or "").splitlines():
-        words = line.split()
-        if len(words) > 5 and words[1] == "FLOCK" and words[5] == wanted:
+        fields = line.split()
+        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == inode:
             try:
-                user = pwd.getpwuid(Path("/proc", words[4]).stat().st_uid).pw_name
+                user = pwd.getpwuid(Path("/proc", fields[4]).stat().st_uid).pw_name
             except (OSError, KeyError):
-                return f"process {words[4]}"
-            return f"process {words[4]} of {user}"
+                return f"process {fields[4]}"
+            return f"process {fields[4]} of {user}"
     return "another run"

@@ -18,12 +18,12 @@ from bench_lib.storage import acceptance
 
 def pairs_of(new: Record, old: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
     """Return the pairs of processes that the hardware disturbed on neither side."""
-    whole = set.intersection(
-        *({each.process for each in record.attempts if each.accepted} for record in (new, old))
+    complete = set.intersection(
+        *({a.process for a in record.attempts if a.accepted} for record in (new, old))
     )
     sides = (
         acceptance.processes_of(
-            replace(record, attempts=[t for t in record.attempts if t.process in whole])
+            replace(record, attempts=[a for a in record.attempts if a.process in complete])
         )
         for record in (new, old)
     )
@@ -35,7 +35,7 @@ def mixed_conditions(
 ) -> list[str]:
     """Name the conditions that differ between two sides; unknown ones are not compared."""
     first, second = environments
-    a, b = (acceptance.conditions_of(case, device, each) for each in environments.values())
+    a, b = (acceptance.conditions_of(case, device, side) for side in environments.values())
     return [
         f"{name} {a[name]} on {first} and {b[name]} on {second}"
         for name in sorted(a.keys() & b.keys())
@@ -45,7 +45,7 @@ def mixed_conditions(
 
 def differences(old: Environment, new: Environment) -> list[str]:
     """Name the known differences between two sides' environments."""
-    if not (old.caches and new.caches):  # one side is in a container, and its own not known
+    if not (old.caches and new.caches):  # one side is in a container, and its caches are unknown
         old, new = replace(old, caches={}), replace(new, caches={})
     return fingerprint.difference(old, new)
 
@@ -55,10 +55,10 @@ def named(side: Side, theirs: Environment | None, own: Environment) -> str:
     if theirs is None:
         return str(side)
     versions = [
-        f"{each.name} {version}"
-        for each in fields(theirs)
-        if (version := getattr(fingerprint.versions(theirs), each.name))
-        and version != getattr(own, each.name)
+        f"{field.name} {version}"
+        for field in fields(theirs)
+        if (version := getattr(fingerprint.versions(theirs), field.name))
+        and version != getattr(own, field.name)
     ]
     return f"{', '.join(versions) or f'torch {theirs.torch}'} ({side})"
 

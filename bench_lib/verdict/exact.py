@@ -38,10 +38,10 @@ def _sides(evidence: Evidence) -> tuple[Sequence[ProcessSummary], Sequence[Proce
 def _changes(new: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> Iterator[Finding]:
     for metric in registered().values():
         if metric.rule is Rule.EXACT and metric.tolerance is None:
-            here = set(metric.values(new))
-            before = set(metric.values(old)) if len(here) == 1 else here
-            if len(before) == 1 and here != before:
-                yield CountChange(metric.name, before.pop(), here.pop())
+            now = set(metric.values(new))
+            before = set(metric.values(old)) if len(now) == 1 else now
+            if len(before) == 1 and now != before:
+                yield CountChange(metric.name, before.pop(), now.pop())
     yield from list(_resources(_kernels(new), _kernels(old)))[:MOST_NAMED]
 
 
@@ -61,6 +61,6 @@ def _resources(
         if before is None or before != choice:
             continue
         for resource in sorted(choice.resources.keys() & before.resources.keys()):
-            was, here = before.resources[resource], choice.resources[resource]
-            if was != here:
-                yield ResourceChange(name, resource, was, here)
+            was, now = before.resources[resource], choice.resources[resource]
+            if was != now:
+                yield ResourceChange(name, resource, was, now)

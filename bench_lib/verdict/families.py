@@ -19,7 +19,7 @@ IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
 def family_of(case: Case, *, in_bursts: bool = False, is_measured: bool = True) -> str:
     """Return the name of a case's family; one that is measured in bursts is power-bound.
 
-    There is one for all cases unless ``is_measured``: how devices of the vendor differ.
+    All cases are one family unless ``is_measured``, how far the vendor's devices differ.
     """
     if not is_measured:
         return UNMEASURED

@@ -36,10 +36,10 @@ def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
     A disturbance in one launch alone is no property of a rank.  A rank's own time is compared if
     all have one, otherwise the time of its whole steps.
     """
-    known = list(launches)
-    have_own = all(sample.own_s for samples in known for sample in samples)
+    launches = list(launches)
+    have_own = all(sample.own_s for samples in launches for sample in samples)
     times: dict[int, list[float]] = {}
-    for samples in known:
+    for samples in launches:
         for sample in samples:
             own = sample.own_s if have_own else sample.iteration_s
             times.setdefault(sample.rank, []).extend(own)
@@ -49,9 +49,9 @@ def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
 def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
     """Name ranks whose times in seconds, in order of their steps, are longer than the others'.
 
-    By more than devices of one model may differ (2%), in each block of steps.  Ranks that wait for
-    each other in every step take equally long, whoever is waited for: none is named then, and
-    of such a workload times are needed that hold no waiting.
+    They are longer by more than devices of one model may differ (2%), in each block of steps.
+    Ranks that wait for each other in every step take equally long, so that none is named: such a
+    workload needs times that exclude the waiting.
     """
     if len(times) < 2 or not all(
         math.isfinite(t) and t > 0 for samples in times.values() for t in samples

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench_lib.findings import Bounded, OtherState, Told
-from bench_lib.model import Finding, Status, Verdict
+from bench_lib.model import Status, Verdict
 from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
 
@@ -31,14 +31,14 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     except ValueError:
         return [_unlike(metric, evidence)] if against == PINNED else []
     new, old = (metric.values(side, state) for side in sides)
-    return [_held(metric, evidence, against, state, (new, old))] if new and old else []
+    return [_compared(metric, evidence, against, state, (new, old))] if new and old else []
 
 
 def _unlike(metric: Metric, evidence: Evidence) -> Verdict:
-    here = " or ".join(sorted(s or "unknown" for s in metric.states(evidence.candidate)))
+    states = " or ".join(sorted(s or "unknown" for s in metric.states(evidence.candidate)))
     value = min(metric.values(evidence.candidate))
-    found: list[Finding] = [OtherState("caches", here)]
-    return Verdict(Status.INCOMPARABLE, metric.tells, value=value, unit=metric.unit, findings=found)
+    verdict = Verdict(Status.INCOMPARABLE, metric.tells, value=value, unit=metric.unit)
+    return verdict.finding(OtherState("caches", states))
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,20 @@ def _bounds(metric: Metric, evidence: Evidence, before: Sequence[float]) -> _Bou
         return _Bounds(-math.inf, -bound if metric.more_is_better else bound, bound)
     tolerance = metric.tolerance_in(evidence.limits) or 0.0
     most = before[-1] + abs(before[-1]) * tolerance + metric.allowance
-    if not metric.more_is_better:  # which is held negated, and has no floor
+    if not metric.more_is_better:  # otherwise values are negated here, and have no floor
         most = max(most, metric.floor)
     least = before[0] - abs(before[0]) * tolerance - metric.allowance
     return _Bounds(least, most, tolerance)
 
 
-def _held(
+def _compared(
     metric: Metric,
     evidence: Evidence,
     against: str,
     state: str | None,
     values: tuple[Sequence[float], Sequence[float]],
 ) -> Verdict:
-    """Hold the processes' values against what the baseline's values allow."""
+    """Compare the processes' values with what the baseline's values allow."""
     sign = -1.0 if metric.more_is_better else 1.0
     new, before = (sorted([sign * value for value in side]) for side in values)
     bounds = _bounds(metric, evidence, before)
@@ -85,7 +85,7 @@ def _held(
         agree = tested > bounds.most and _is_confirmed(metric, evidence, len(new))
         status = Status.REGRESSED if agree else Status.SUSPECT
     value, was, most = sign * value, sign * was, sign * bounds.most
-    found = Bounded(
+    finding = Bounded(
         metric.name,
         most,
         state or "",
@@ -99,7 +99,7 @@ def _held(
         ratio=ratio if math.isfinite(ratio) else None,
         tolerance=bounds.tolerance,
         against=against,
-        findings=[found],
+        findings=[finding],
     )
 
 
@@ -114,22 +114,22 @@ def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     is_worse = worst(value, was) == value
     confirmed = _is_confirmed(metric, evidence, len(new))
     status = Status.REGRESSED if confirmed else Status.SUSPECT
-    words = metric.worse if is_worse else metric.better
+    effect = metric.worse if is_worse else metric.better
     return [
         Verdict(
             *(status if is_worse else Status.IMPROVED, metric.tells, "", value, was, metric.unit),
             tolerance=0.0,
             against=against,
-            findings=[Told(words)],
+            findings=[Told(effect)],
         )
     ]
 
 
-def _is_confirmed(metric: Metric, evidence: Evidence, known: int) -> bool:
+def _is_confirmed(metric: Metric, evidence: Evidence, measured: int) -> bool:
     """Whether enough processes measured it, or all that are planned.
 
-    A value that only a run's first process has, because it leaves the caches filled, counts as
-    confirmed once the others measured.  So does one that the hardware disturbed in the others.
+    A value that only a run's first process has, because it fills the caches, counts as confirmed
+    once the others have measured.  So does one that the hardware disturbed in the others.
     """
-    asked = known if metric.state is None else len(evidence.candidate)
-    return max(asked, evidence.tried) >= min(CONFIRMED, evidence.planned)
+    count = measured if metric.state is None else len(evidence.candidate)
+    return max(count, evidence.tried) >= min(CONFIRMED, evidence.planned)

@@ -36,14 +36,14 @@ LEADING = LATENCY
 @functools.cache
 def registered() -> Mapping[str, Metric]:
     """Return all metrics by name, ours first; raises UserError where two have one name."""
-    found: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     for metric in (LEADING, *METRICS, *_others()):
-        if found.setdefault(metric.name, metric) is not metric:
+        if metrics.setdefault(metric.name, metric) is not metric:
             raise UserError(
                 f"two metrics are called {metric.name!r}; rename the one that an entry point of "
                 f"the group {GROUP} brings"
             )
-    return found
+    return metrics
 
 
 def _others() -> Iterator[Metric]:
@@ -63,16 +63,16 @@ def _others() -> Iterator[Metric]:
 
 def of(name: str) -> Metric:
     """Return the metric of a verdict; one that is not installed is what its name says."""
-    known = find(name) or next((metric for metric in SERVING if metric.name == name), None)
-    known = known or named(name) or named(name, more_is_better=False)
-    assert known is not None
-    return known
+    metric = find(name) or next((m for m in SERVING if m.name == name), None)
+    metric = metric or named(name) or named(name, more_is_better=False)
+    assert metric is not None
+    return metric
 
 
 def find(name: str) -> Metric | None:
     """Return the metric that a verdict's name means; None if there is no such metric."""
-    known = registered()
-    return known.get(name) or next((m for m in known.values() if m.told_as == name), None)
+    metrics = registered()
+    return metrics.get(name) or next((m for m in metrics.values() if m.told_as == name), None)
 
 
 def limited_by_name() -> dict[str, float | None]:
@@ -132,15 +132,15 @@ def summarise(
 
 
 def _read(
-    metric: Metric, measurement: Measurement, seen: Telemetry | None
+    metric: Metric, measurement: Measurement, telemetry: Telemetry | None
 ) -> tuple[float | None, str | None]:
     """Return a metric's value, None if it is unknown or no figure, and its state."""
     try:
-        read = metric.of(measurement, seen)
-        value = None if read is None else float(read)
+        raw = metric.of(measurement, telemetry)
+        value = None if raw is None else float(raw)
         state = None if metric.state is None else metric.state(measurement)
     except Exception as error:  # noqa: BLE001 - anyone's metric, which must not cost the night
-        words = f"{metric.name} of {measurement.case_id} is left out: {error}"
-        warnings.warn(words, MachineWarning, stacklevel=3)
+        message = f"{metric.name} of {measurement.case_id} is left out: {error}"
+        warnings.warn(message, MachineWarning, stacklevel=3)
         return None, None
     return (value if value is not None and metric.can_be(value) else None), state

@@ -48,7 +48,7 @@ class Metric:
     """As in tables and reasons: ``compile time``."""
     unit: str
     """``s``, ``B``, ``J``, ``1/s``; empty for a share."""
-    of: Callable[[Measurement, Telemetry | None], float | None] = lambda _seen, _telemetry: None
+    of: Callable[[Measurement, Telemetry | None], float | None] = lambda _m, _telemetry: None
     """Read it, in ``unit``, from 0 on; None if unknown.  Judged by chance it is above 0.  Metrics
     of other programs, which no measurement of ours has, go without."""
     rule: Rule = Rule.CHANCE
@@ -69,15 +69,15 @@ class Metric:
     assumed: float | None = None
     """The value of a baseline without one, in ``unit``."""
     first_look: bool = False
-    """Read from a process's first look at the case: later ones find caches filled."""
+    """Read from a process's first measurement of the case: later ones find caches filled."""
     cold_only: bool = False
-    """Kept of cases that begin with empty caches, and of no others."""
+    """Kept only for cases that begin with empty caches."""
     device_sets: bool = False
     """Whether the device decides it: a lower clock may explain a change, and kernels say why."""
     host_sets: bool = False
     """Whether the host decides it where the device waits for the host."""
     in_place_of_host: bool = False
-    """Judged of host-bound cases only, where wall time alone is the host's."""
+    """Judged only for host-bound cases, whose wall time is the host's."""
     told_as: str = ""
     """The verdict's metric, where several describe one thing; its own name where empty."""
     worse: str = "more"
@@ -89,8 +89,8 @@ class Metric:
         if self.name in limits.metrics:
             return limits.metrics[self.name]
         limit = self.limit or self.name
-        asked: float | None = getattr(limits, limit) if limit in LIMITS else self.tolerance
-        return asked
+        tolerance: float | None = getattr(limits, limit) if limit in LIMITS else self.tolerance
+        return tolerance
 
     @property
     def tells(self) -> str:
@@ -119,7 +119,7 @@ class Metric:
         return [process.values[self.name] for process in self.known(processes, *states)]
 
     def states(self, processes: Iterable[ProcessSummary]) -> set[str | None]:
-        """Return under what the processes' values were measured."""
+        """Return the states in which the processes' values were measured."""
         return {p.states.get(self.name) for p in processes if self.name in p.values}
 
     def common_state(self, *sides: Sequence[ProcessSummary]) -> str | None:
@@ -145,4 +145,4 @@ class Metric:
         return amount(value, self.unit)
 
 
-LIMITS = {each.name for each in fields(Limits)} - {"metrics"}
+LIMITS = {limit.name for limit in fields(Limits)} - {"metrics"}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 TRUST = 0.05
-"""Spread inside a process up to which it is trusted without a word (the workshop guide's 5%)."""
+"""Spread inside a process up to which it is trusted without a note (the workshop guide's 5%)."""
 
 
 def spread(samples: Sequence[float]) -> float:
@@ -22,7 +22,7 @@ def spread(samples: Sequence[float]) -> float:
     mean = math.fsum(kept) / len(kept)
     if mean <= 0:
         return 0.0
-    # What statistics.stdev says, which counts in fractions and takes thirty times as long.
+    # As statistics.stdev, which computes in fractions and takes thirty times as long.
     return math.dist(kept, [mean] * len(kept)) / math.sqrt(len(kept) - 1) / mean
 
 

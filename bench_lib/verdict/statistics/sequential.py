@@ -1,6 +1,6 @@
 """Finds the first slow one of ordered candidates with as few pairs as possible.
 
-Each position says that all candidates from it on are slower by one level, and none before it.  Its
+A position stands for all candidates from it on being slower by one level, and none before it.  Its
 odds follow from all pairs together, whose noise need not be known (Student's t; the level of each
 position is the one that fits best).  The next pair is one of the candidate that halves the odds.
 """
@@ -53,15 +53,15 @@ class ChangeSearch:
 
         At first, no change at all is as probable as any change.
         """
-        highs = [at for at in range(1, self.last + 1) if at not in self.skipped]
+        highs = [n for n in range(1, self.last + 1) if n not in self.skipped]
         lows = [0, *highs]
         priors = [(high - low) / self.last for low, high in zip(lows, highs, strict=False)]
         highs.append(self.last + 1)
         squares = [self._squares(high) for high in highs]
         degrees = GUESSED_DEGREES + max(0, len(self._logs(0)) - 1)  # the level takes one
         odds = [
-            prior * (min(squares) / each) ** (degrees / 2)
-            for prior, each in zip([*priors, 1.0], squares, strict=True)
+            prior * (min(squares) / square) ** (degrees / 2)
+            for prior, square in zip([*priors, 1.0], squares, strict=True)
         ]
         best = odds.index(max(odds))
         low, high, sure = lows[best], highs[best], odds[best] / sum(odds)
@@ -87,7 +87,7 @@ class ChangeSearch:
         return round(LEAST_PAIRS + decisions * (1 - 3 * math.log(self.error) * noise**2))
 
     def _logs(self, high: int) -> list[float]:
-        return [log for at, logs in self.pairs.items() if at >= high for log in logs]
+        return [log for candidate, logs in self.pairs.items() if candidate >= high for log in logs]
 
     def _squares(self, high: int) -> float:
         """Return the sum of squares that a position leaves, with those of the guessed noise."""
