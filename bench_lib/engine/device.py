@@ -51,7 +51,7 @@ from bench_lib.verdict import validity
 MOST_LOST = 5
 """A GPU that is reset is back after some cases; one that is gone for more of them ends the run."""
 STEADY = 0.01
-"""An undisturbed device is so alike after two rests."""
+"""Two readings of an undisturbed device's full clock differ by no more than this."""
 
 
 class HeldDevice:
@@ -86,12 +86,12 @@ class HeldDevice:
         self._initial: dict[str, Environment] = {}
         """By side, the environment before anything was measured, but for what workers know."""
         self._extra_pids: list[int] = []
-        """Processes of ours that have the device open and are none of the workers."""
+        """Our processes that have the device open besides the workers."""
         self._positions: dict[str, int] = {}
         self._in_bursts: dict[str, bool] = {}
         """By case, whether its first process in this run was measured in bursts."""
         self._other_locks = contextlib.ExitStack()
-        """Holds the other devices of the ranks that have them open."""
+        """Holds the locks of the other devices that ranks have open."""
         self._devices_of_ranks: list[Hardware] = []
         # All sides share it, so that each finds the device as the same program left it.
         self._companion = Companion(self._fork)
@@ -102,7 +102,7 @@ class HeldDevice:
                 described=functools.partial(self._initial_environment, name),
                 ranks_for=functools.partial(self._ranks_for, side),
                 give_way=self._companion.run,
-                # Where the reference alone judges, a pair is nothing without its other half.
+                # Where the reference alone judges, half a pair is worthless.
                 most_lost=MOST_LOST if name == settings.candidate and settings.by_baseline else 1,
             )
             for name, side in settings.sides.items()
@@ -146,7 +146,7 @@ class HeldDevice:
         return list(outcomes.values())
 
     def glance(self, case: Case) -> Outcome:
-        """Look at a case once in the first process, and take it as it is; raises LaunchError."""
+        """Measure a case once in the first process, and take it as it is; raises LaunchError."""
         self.hold_for(case)
         attempt = self._attempt(case, 0, self._candidate)
         return self._outcome(case, [attempt], self._candidate)
@@ -183,7 +183,7 @@ class HeldDevice:
                 processes.drop(process)
 
     def open(self, process: int) -> None:
-        """Open a process of each side, so that they stand side by side; raises LaunchError."""
+        """Open a process of each side, so that both are there at once; raises LaunchError."""
         for processes in self._sides.values():
             processes.begin()  # so that all import torch at the same time
         for name in in_turn(list(self._sides), process):
@@ -226,10 +226,10 @@ class HeldDevice:
     def profile(
         self, cases: Iterable[Case], side: str | None = None
     ) -> Iterator[tuple[Case, KernelTable | str]]:
-        """Look into the steps of cases, those of one rank in one process, which measures nothing.
+        """Profile the steps of cases, those of one rank in one process, which measures nothing.
 
-        It is of the side in question unless another is named.  Gives each case with its kernels, or
-        why there are none; of several ranks they are the first one's.  Raises LaunchError where
+        It is the candidate's unless another side is named.  Yields each case with its kernels, or
+        why there are none; for several ranks they are those of the first.  Raises LaunchError where
         workers cannot be started at all, DeviceBusyError if somebody keeps a device of several
         ranks.
         """
@@ -257,7 +257,7 @@ class HeldDevice:
     def _profiled_in_ranks(self, case: Case) -> KernelTable | str:
         self.hold_for(case)
         for processes in self._sides.values():
-            processes.close_ranks()  # a profile's ranks want their devices and their port
+            processes.close_ranks()  # a profile's ranks need their devices and their port
         with temporary_folder() as folder:
             try:
                 profiles = with_torch(case, self.device, Path(folder), ProfileRequest(5)).seen
@@ -277,7 +277,7 @@ class HeldDevice:
     ) -> Outcome:
         """Return the outcome of a measurement that processes of ours made without workers.
 
-        They have been at it since ``began_s`` on the monotonic clock, after ``watch``.
+        They began at ``began_s`` on the monotonic clock, after ``watch``.
         """
         self._extra_pids += pids
         described = fingerprint.with_versions(self._initial_environment(self._candidate), versions)
@@ -289,7 +289,7 @@ class HeldDevice:
         return Outcome(case, [attempt], environment, self.device)
 
     def expect(self, cases: Iterable[Case]) -> None:
-        """Have the ranks of the first case of several start, while others are measured."""
+        """Start the ranks of the first case that has several, while other cases are measured."""
         first = next((case for case in cases if case.launch.ranks > 1), None)
         if first is not None:
             with contextlib.suppress(CaseSkipped, LaunchError):  # which the case will say
@@ -297,7 +297,7 @@ class HeldDevice:
 
     @property
     def environments(self) -> dict[str, Environment]:
-        """By side, the software that measures there; the worker's own words where it spoke."""
+        """By side, the software that measures there, as its workers report it once they start."""
         return {name: processes.environment() for name, processes in self._sides.items()}
 
     def use(self, side: str, workers: Zygote, *, are_lent: bool = False) -> None:
@@ -520,7 +520,7 @@ class HeldDevice:
         if not measurement.per_rank:
             return {}
         local = [rank.local_rank for rank in measurement.per_rank]
-        # Ranks of several hosts have equal numbers there, and so it is unknown which are here.
+        # Ranks of several hosts have the same local ranks, so it is unknown which are here.
         is_one_host = len(local) == len(set(local))
         names = {n: f"rank {n}" if is_one_host else "a rank" for n in local}
         telemetry = {}
@@ -548,7 +548,7 @@ class HeldDevice:
 
     @functools.cached_property
     def _full_clock(self) -> Bursts | None:
-        """How long the device works at full clock; measured once a device and driver.
+        """Bursts in which the device keeps its full clock; measured once a device and driver.
 
         A disturbed result serves this run, and is not kept.
         """
@@ -572,7 +572,7 @@ class HeldDevice:
         return calibration.bursts
 
     def _calibrated(self) -> tuple[Calibration, int]:
-        """Have the device multiply matrices for some 3 s; return what a process found, and its id.
+        """Have the device multiply matrices for some 3 s; return the result, and the process's id.
 
         Raises LaunchError.
         """
@@ -596,7 +596,7 @@ class HeldDevice:
         return without(telemetry, self._set_aside)
 
     def _disturbed_by(self, case: Case, attempt: Attempt) -> str | None:
-        """Say how the hardware disturbed a measurement; None if there is none."""
+        """Say how the hardware disturbed a measurement; None if it did not, or there is none."""
         if attempt.measurement is None:
             return None
         causes = (

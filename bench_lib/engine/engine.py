@@ -248,8 +248,8 @@ class Engine:
         """Measure in fresh processes what looks different, and once what the hardware disturbed.
 
         All such cases of a device share its process, and devices are measured at the same time.
-        A case leaves as soon as it does not look different any more.  Cases of several ranks
-        come after the others, when no device is held but the first.  Raises LaunchError,
+        A case is dropped as soon as it no longer looks different.  Cases of several ranks come
+        after the others, when no device is held but the first.  Raises LaunchError,
         DeviceBusyError and HistoryError.
         """
         until_s = time.monotonic() + self.settings.budget_s
@@ -363,10 +363,10 @@ class Engine:
     # ---- profiling ------------------------------------------------------------------------
 
     def profile(self) -> None:
-        """Look into the kernels of what changed, and of what has no baseline.
+        """Profile the kernels of cases that changed, and of cases without a baseline.
 
         Cases slower than their reference are profiled on both sides.  Each side's cases on a device
-        share one process.  The verdicts stand without; raises HistoryError.
+        share one process.  The verdicts do not depend on it.  Raises HistoryError.
         """
         records = self.suite.to_look_into(self.settings.kernels)
         if not records:
@@ -404,7 +404,7 @@ class Engine:
     def _profiled(
         self, held: HeldDevice, cases: Sequence[Case]
     ) -> Iterator[tuple[str, Case, KernelTable | str]]:
-        """Look into the kernels of cases, and the reference's of those that are slower than it."""
+        """Profile cases on this side, and on the reference's those that are slower than it."""
         for case, result in held.profile(cases):
             yield self.settings.candidate, case, result
         name = self.settings.reference
@@ -420,7 +420,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _holding(self, device: Hardware) -> Iterator[HeldDevice]:
-        """Hold a device for as long as this lasts, unless it is held anyway."""
+        """Hold a device inside the ``with``, unless it is held already."""
         if self._held is not None and place(self._held.device) == place(device):
             yield self._held
             return

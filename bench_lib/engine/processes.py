@@ -51,7 +51,7 @@ CpuPart = tuple[int, int]
 
 @contextlib.contextmanager
 def on_part_of_cpus(part: CpuPart) -> Iterator[None]:
-    """Have what starts here keep to a part of the CPUs, of whole cores.
+    """Restrict what starts inside the ``with`` to a part of the CPUs, of whole cores.
 
     On all CPUs, unchanged cases of one device looked up to 3.5% slower after one pair while another
     device's were compiled (2 x H100, 2026-11-27).  What the parts buy is not measured in turns yet.
@@ -211,14 +211,14 @@ class Processes:
             self._ranks.pop(number).close()
 
     def environment(self) -> Environment:
-        """Describe the software that measures here; the worker's own words where it spoke."""
+        """Describe the software that measures here, as workers report it once they have started."""
         if self._environment is not None:
             return self._environment
         versions = self._workers.versions if self._workers else {}
         return fingerprint.with_versions(self.described(), versions)
 
     def open(self, number: int) -> WorkerProcess:
-        """Return a process, opened where it is not there.
+        """Return a process, and open it unless it is open.
 
         Raises LaunchError where none could ever be opened, or none for several cases in a row,
         CaseFault where this one cannot.
@@ -275,7 +275,7 @@ class Processes:
             self._zygote()
 
     def use(self, workers: Zygote, *, are_lent: bool = False) -> None:
-        """Fork from workers that have started; who lends them ends them."""
+        """Fork from workers that have started; whoever lends them ends them."""
         self._workers, self._name = workers, secrets.token_hex(4)
         self._are_lent = are_lent
 
@@ -302,7 +302,7 @@ class Processes:
             process.close()
 
     def close(self) -> None:
-        """End the workers and the ranks for good: what is being measured fails, and is the last."""
+        """End the workers and the ranks for good; a measurement in progress fails."""
         self._is_closed = True
         with contextlib.ExitStack() as stack:
             for ranks in self._ranks.values():

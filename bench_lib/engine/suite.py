@@ -66,11 +66,11 @@ class Suite:
         self._reference = reference
         self._candidate_run = candidate_run
         self.problem = ""
-        """Why this side, a reference, cannot be measured, or no more."""
+        """Why this side, a reference, cannot be measured, or not any more."""
         self._verdicts: dict[str, list[Verdict]] = {}
         """The last verdicts, by case."""
         self._judged_at = 0
-        """The number of attempts that they are of."""
+        """The number of attempts that they were judged by."""
         self._evidenced: dict[str, Evidence] = {}
         """The evidence of the last verdicts."""
         self._baselines_of = baselines_of
@@ -268,7 +268,7 @@ class Suite:
         return kernels.libraries(difference, *map(fingerprint.software, environments))
 
     def judged(self) -> list[Record]:
-        """Return the records with their verdicts; all cases are judged once a round."""
+        """Return the records with their verdicts; all are judged again after new attempts."""
         suites = [self, self._reference] if self._reference else [self]
         attempts = sum(len(r.attempts) for suite in suites for r in suite.records.values())
         if attempts != self._judged_at:
@@ -306,7 +306,7 @@ class Suite:
         return judge.judge(suite) | unfit
 
     def _unmeasured(self, record: Record) -> Verdict | None:
-        """Return the verdict of a case that there is nothing to judge of; None if there is.
+        """Return the verdict of a case that leaves nothing to judge; None if there is something.
 
         Where the reference alone judges, that needs a pair.
         """
@@ -339,7 +339,7 @@ class Suite:
         return [] if theirs is None else pairs_of(record, theirs)
 
     def _both_began(self, case: Case) -> dict[str, Environment]:
-        """Return in what each side measured a case first, by names for a sentence."""
+        """Return each side's first environment of a case, by names for a sentence."""
         assert self._reference is not None
         theirs = self._reference.began[case.id]
         if self._by_baseline:
@@ -405,7 +405,7 @@ class Suite:
         return () if evidence is None or evidence.turns is None else evidence.turns.pairs
 
     def judged_by(self) -> list[str]:
-        """Say which instrument judged, and what to know about it."""
+        """Say what the cases were judged by, and what to know about it."""
         in_turns = [case.turns for case in self._evidenced.values() if case.turns is not None]
         if in_turns and self._reference is not None and any(map(self.pairs_of, self._evidenced)):
             notes = [self._other_than_accepted(case_id) for case_id in self._evidenced]
@@ -457,7 +457,7 @@ class Suite:
     # ---- over the nights ------------------------------------------------------------------
 
     def look_over_nights(self) -> None:
-        """Ask what this night and those before it show together, and write it.
+        """Find the slowdowns that this night and those before it show together, and write them.
 
         The records are judged by then.  Raises HistoryError and BaselineError.
         """

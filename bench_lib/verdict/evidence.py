@@ -22,9 +22,9 @@ one idle H200 machine took 3 to 6% less three minutes later, with 2% between pro
 LEAST_NIGHTS = 5
 """Fewer nights are no baseline."""
 PINNED, ROLLING = "pinned", "rolling"
-"""Both are needed.  By the accepted processes alone, none of 2% is found on later nights where four
-devices are 1% apart, and all of it with the nights (``error_rates.py --worlds``, seed 31).  The
-nights alone would take creep along."""
+"""Both are needed.  With the accepted processes alone no slowdown of 2% is found on later nights
+where four devices are 1% apart, and with the nights all are (``error_rates.py --worlds``, seed 31).
+The nights alone would follow creep."""
 REFERENCE = "reference"
 """``Verdict.against`` if processes were measured in turns with the accepted ones."""
 

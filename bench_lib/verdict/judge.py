@@ -1,7 +1,7 @@
 """From process values to verdicts; no files, no clocks, no torch.
 
 A suite is judged as a whole.  Every metric goes one way: it is compared with the accepted baseline
-and the rolling one, by its rule (``rules``), and what looks different is measured again in fresh
+and the rolling one, by its rule (``Rule``), and what looks different is measured again in fresh
 processes before it is REGRESSED.  ``evidence`` gathers the data on a case.
 """
 
@@ -125,7 +125,7 @@ def _verdicts(
 def _spreads(
     metric: Metric, suite: Mapping[str, Evidence], questions: Sequence[Question]
 ) -> list[Contrast]:
-    """Return what the cases that no pair asks about know of the spread between processes."""
+    """Return what cases without a question show of the spread between processes."""
     asked = {question.case_id for question in questions}
     return [turns.spread(metric, case) for case_id, case in suite.items() if case_id not in asked]
 
@@ -133,7 +133,7 @@ def _spreads(
 def _answers(
     case_id: str, metric: Metric, evidence: Evidence, against: str
 ) -> Sequence[Verdict | Question]:
-    """Return what a metric says of a case by itself, or what its whole family has to answer."""
+    """Return a metric's verdicts on a case, or the question for its whole family to answer."""
     try:
         if metric.rule is not Rule.CHANCE:
             return threshold.verdicts(metric, evidence, against)

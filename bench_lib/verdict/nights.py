@@ -86,7 +86,7 @@ class CaseNights:
 
 
 def when(time: str) -> dt.datetime:
-    """Return a time, or the year 1970 where it is none: a file may say anything."""
+    """Parse a time; an invalid one is the year 1970, since a file may hold anything."""
     try:
         moment = dt.datetime.fromisoformat(time.replace("Z", "+00:00"))
     except ValueError:
@@ -237,7 +237,7 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
 
 
 def _of_one_night(rises: Iterable[_Rise]) -> list[list[_Rise]]:
-    """Put together what began on one night, or on the next: it is hardly known to the night."""
+    """Group what began on one night, or on the next: the exact night is rarely known."""
     together: list[list[_Rise]] = []
     for rise in sorted(rises, key=lambda rise: rise.first):
         if together and rise.first <= together[-1][0].first + 1:
@@ -251,7 +251,7 @@ def _slow_down_of(rises: Sequence[_Rise], calendar: _Calendar, run_id: str) -> S
     first = rises[0].first
     changes = [rise.change for rise in rises]
     size = statistics.fmean(change.size for change in changes)
-    # They may err together, so errors are not made smaller by their number.
+    # Their errors may be common to all, so they do not shrink with the number of cases.
     half = statistics.fmean(t_quantile(change.degrees, 0.975) * change.error for change in changes)
     return SlowDown(
         since=calendar.began[first],
@@ -344,7 +344,7 @@ def _drawn_in(levels: Sequence[_Level]) -> list[_Level]:
 
 
 def _correlated(levels: Sequence[_Level]) -> list[_Level]:
-    """Let the nights of all correlate as those of all together do."""
+    """Give every level the correlation of successive nights, estimated from all of them."""
     correlation = correlation_of([x.series for x in levels if len(x.nights) >= LEAST_LENGTH])
     return [replace(level, correlation=correlation) for level in levels]
 

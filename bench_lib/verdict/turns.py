@@ -111,7 +111,7 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     """Whether further pairs of a case are measured.
 
     They are while it is open whether it is slower than its tolerance allows, and where its baseline
-    calls it slower and the pairs neither agree nor exclude it.
+    calls it slower and the pairs neither confirm nor exclude it.
     """
     turns = evidence.turns
     if turns is None or turns.without or turns.ended or len(turns.pairs) >= turns.planned:

@@ -60,7 +60,7 @@ MOST_DISTURBED = 5
 MOST_APART = 0.01
 """A run may move a whole suite by this standard deviation, while data on runs are scarce."""
 FAR = 3.0
-"""A difference of more than so many times that is no run's or device's work, and does not count."""
+"""A difference of more standard deviations is not due to a run or device, and does not count."""
 GUESSED_RUN = 0.0015
 """Standard deviation from run to run, where neither history nor suite shows it."""
 GUESSED_DEVICE = {
@@ -539,8 +539,8 @@ def _past(contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags) ->
     runs = np.array([sum(map(len, case)) for case in measured], dtype=np.intp)
     of_case = np.repeat(np.arange(len(runs)), runs)
     thinned = np.bincount(of_case, 1 / np.maximum(1, groups.sizes), len(runs)) / np.maximum(1, runs)
-    # What processes make of a run's mean: without it, two or three runs that moved together would
-    # allow for any run at all.
+    # What processes add to a run's mean.  If it were not subtracted, two or three runs that moved
+    # together would allow for any run at all.
     of_process = np.where(within.degrees > 0, within.variance, 0.0) * thinned
     most = np.where(runs < LEAST_RUNS, MOST_APART**2, np.inf)
     less = np.minimum(most, np.maximum(0.0, between.variance - of_process))
@@ -641,7 +641,7 @@ class _Suite:
         self.parts: list[tuple[str, Estimates]] = []
         """Components with the variance that each adds to the differences."""
         self.unusual = np.zeros(len(contrasts))
-        """What of it is a reason for suspicion all the same."""
+        """The part of that variance that does not widen the tolerance."""
         guess = np.array([guessed_device(contrast.family) for contrast in contrasts])
         past = _past(contrasts, guess, self.is_unmeasured)
         is_known = past.run.degrees > 0
@@ -692,7 +692,7 @@ class _Suite:
         self.parts.append((RUN, Estimates(more, np.full(len(load), GUESS_DEGREES))))
 
     def _by_family(self, device: Estimates) -> Estimates:
-        """Hold cases on a new device against their family, which the device moves together.
+        """Compare cases on a new device with their family, which the device moves together.
 
         Its median shows how far that is, among cases that a device explains.  How far these are
         apart is seen as well, and drawn towards what is guessed.
