@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from bench_lib import backends
 from bench_lib.backends.looks import BY_NATURE
 from bench_lib.findings import ClockChange
-from bench_lib.formats import some
+from bench_lib.formats import many, some
 from bench_lib.model import Hardware, Measurement, ProcessSummary, Telemetry
 
 CLOCK_SLACK = 0.02
@@ -86,35 +86,39 @@ def others_on_cpus(share: float | None) -> str | None:
     return f"other programs kept the CPUs {share:.0%} busy"
 
 
-def kept_from_cpus(seen: Measurement, watched: Telemetry | None, device: Hardware) -> str | None:
+def kept_from_cpus(
+    measurement: Measurement, telemetry: Telemetry | None, device: Hardware
+) -> str | None:
     """Say how other programs kept a measurement from its CPUs; None if they did not, or unknown."""
-    begin_s, end_s = seen.window_s
+    begin_s, end_s = measurement.window_s
     cpus = device.compute_units
-    if backends.is_gpu(device) or watched is None or not cpus or end_s <= begin_s:
+    if backends.is_gpu(device) or telemetry is None or not cpus or end_s <= begin_s:
         return None
-    if watched.utilization is None or seen.cpu_s is None:
+    if telemetry.utilization is None or measurement.cpu_s is None:
         return None
     stretch_s = end_s - begin_s
     # Time that a hypervisor took is not idle either, but has a cause of its own.
-    busy = watched.utilization - (watched.steal or 0.0)
-    others_s = busy * cpus * stretch_s - seen.cpu_s - COUNTED_S
+    busy = telemetry.utilization - (telemetry.steal or 0.0)
+    others_s = busy * cpus * stretch_s - measurement.cpu_s - COUNTED_S
     # If our threads are more than the CPUs, they wait for each other in every run alike.
-    if min(seen.waited_s or 0.0, others_s) > MOST_WAITED * stretch_s:
-        share = (seen.waited_s or 0.0) / stretch_s
+    if min(measurement.waited_s or 0.0, others_s) > MOST_WAITED * stretch_s:
+        share = (measurement.waited_s or 0.0) / stretch_s
         return f"waited for a CPU {share:.0%} of the time: something else runs here"
     return others_on_cpus(others_s / (cpus * stretch_s))
 
 
-def is_slower(seen: Measurement, accepted: Sequence[ProcessSummary], tolerance: float) -> bool:
+def is_slower(
+    measurement: Measurement, accepted: Sequence[ProcessSummary], tolerance: float
+) -> bool:
     """Whether steps took longer on average than accepted processes allow; not if there are none.
 
     The mean, unlike the median, also has the stalls that throughput is judged by.  ``tolerance`` is
     a fraction.
     """
-    if not accepted or not seen.iteration_s or seen.wall_s <= 0:
+    if not accepted or not measurement.iteration_s or measurement.wall_s <= 0:
         return False
     usual = statistics.fmean(process.log_median for process in accepted)
-    slower = math.log(seen.wall_s / len(seen.iteration_s)) - usual
+    slower = math.log(measurement.wall_s / len(measurement.iteration_s)) - usual
     return slower > math.log1p(tolerance + BESIDE_OTHERS)
 
 
@@ -126,8 +130,8 @@ def _shared(telemetry: Telemetry, device: Hardware) -> str | None:
         named = [_process(pid, telemetry) for pid in foreign if pid]
         outside = len(foreign) - len(named)
         if outside:
-            return f"shared with {outside} {_plural('process', outside)} outside this container"
-        return f"shared with {_plural('process', len(named))} {some(named, 3)}"
+            return f"shared with {many(outside, 'process')} outside this container"
+        return f"shared with {'process' if len(named) == 1 else 'processes'} {some(named, 3)}"
     on_cpu = not backends.is_gpu(device)
     if on_cpu and telemetry.steal is not None and telemetry.steal > MOST_STOLEN:
         return f"the hypervisor gave {telemetry.steal:.0%} of the CPUs' time to others"
@@ -137,10 +141,6 @@ def _shared(telemetry: Telemetry, device: Hardware) -> str | None:
 def _process(pid: int, telemetry: Telemetry) -> str:
     name = telemetry.foreign_names.get(str(pid))
     return f"{pid} ({name})" if name else str(pid)
-
-
-def _plural(noun: str, n: int) -> str:
-    return noun if n == 1 else f"{noun}es"
 
 
 def held_back(telemetry: Telemetry) -> str | None:
