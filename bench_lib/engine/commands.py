@@ -15,7 +15,7 @@ WORKLOADS = ("command", "bench_lib.worker.workloads.command:command")
 
 
 def problem(case: Case) -> str:
-    """Say why a case's result could not be read, whatever it is; empty where it could."""
+    """Say why no result of a case could ever be read; empty where one could."""
     name = case.params.get("format", "")
     return "" if name in ("", *FORMATS) else f"format is {name!r}; choose from {', '.join(FORMATS)}"
 
@@ -47,7 +47,7 @@ def _seconds(case: Case, document: str) -> float:
 
 
 def _time(figure: Reported) -> float:
-    """Return a figure's seconds; those for one where it is a rate."""
+    """Return a figure's seconds; for a rate, the seconds that one takes."""
     if figure.problem:
         raise FormatError(figure.problem)
     if not (math.isfinite(figure.value) and figure.value > 0):

@@ -211,7 +211,7 @@ class HeldDevice:
             raise LaunchError(f"{side}: {error}") from error
 
     def _sides_of(self, case: Case, process: int) -> list[str]:
-        """Return the sides that measure a case; where they are two, each has a process open then.
+        """Return the sides that measure a case; if there are two, each has a process open by then.
 
         Where a baseline judges, too, a case of several ranks is measured in turns only where it is
         measured again, and a reference that cannot measure a case is left out.

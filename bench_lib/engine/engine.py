@@ -96,7 +96,7 @@ class Engine:
             self.suites[name] = reference
 
     def _check_reference(self, suite: Suite) -> None:
-        """See whether a reference beside a baseline can be used; raises LaunchError if it must."""
+        """Check a reference beside a baseline; raises LaunchError for a required one that fails."""
         settings = self.settings
         if not settings.by_baseline:
             return

@@ -35,7 +35,7 @@ class Pace:
     """What the last runs know about cases, by case id and by node id."""
 
     seconds: Mapping[str, float]
-    """What one process takes, but for the start of workers, which any case may be the first of."""
+    """What one process takes, without the start of workers, which may fall to any case."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """The id of the device that measured it last."""
 
@@ -51,7 +51,7 @@ class Pace:
 def read(folder: Path, key: str, *, but: str = "") -> Pace:
     """Return what the last runs on a kind of hardware know, without the run ``but``.
 
-    Files and lines that cannot be read say nothing.
+    Files and lines that cannot be read are skipped.
     """
     seconds: dict[str, float] = {}
     devices: dict[str, str] = {}
@@ -156,7 +156,7 @@ def spoken(say: Callable[[str], None], what: str, phase: str) -> Iterator[Callab
 
 
 EVERY_S = 15.0
-"""At least this long between two lines, and a phase that is shorter has none."""
+"""Shortest interval between two lines; a shorter phase has none."""
 
 
 @dataclass

@@ -39,7 +39,7 @@ class Past:
 
 
 def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
-    """Return what runs, the newest first, say of the cases that are accepted today.
+    """Return what runs, the newest first, show of the cases that are accepted today.
 
     A night counts for a case if it was judged by the acceptance that is pinned today.  After a
     roll-back the nights under the newer acceptance were fine by values that are gone.

@@ -82,7 +82,7 @@ def does_not_start(reference: Side, error: LaunchError) -> str:
 
 
 class Progress:
-    """Shows how far a run is; this one shows nothing."""
+    """Shows the progress of a run; this one shows nothing."""
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /) -> None:
         """Begin a phase; each lane holds the ids of the cases of one device, in their order."""

@@ -64,7 +64,7 @@ def named(side: Side, theirs: Environment | None, own: Environment) -> str:
 
 
 def problem_of(side: Side, own: Side) -> str:
-    """Name the problem of a reference, as far as no worker is needed; empty without one."""
+    """Name the problem of a reference, as far as it shows without a worker; empty if none does."""
     if not side.command_prefix:
         if (python := _interpreter(side)) is None:
             remedy = "name the python of the accepted environment"

@@ -25,9 +25,9 @@ from bench_lib.verdict.statistics.change import (
 )
 
 BLIND = 10
-"""A comparison that could not have seen so many times the tolerance is NOISY."""
+"""A comparison that could not have detected so many times the tolerance is NOISY."""
 MOVED_TOGETHER = 0.5
-"""If this share of a suite's cases moved the same way, the cause lies under all of them."""
+"""If more than this share of a suite's cases moved the same way, they have a cause in common."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list
 
 
 def _has_too_few(contrast: Contrast) -> bool:
-    """Whether the baseline has a single process, which may be any of the case's."""
+    """Whether the baseline has a single process, which may not be typical of the case."""
     return contrast.baseline is not None and len(contrast.baseline) < AGREEING
 
 

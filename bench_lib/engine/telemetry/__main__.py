@@ -71,7 +71,7 @@ def _again(choose_source: Callable[[], Source], before: Source) -> Source:
     """Choose anew, since numbers and handles may name something else now."""
     try:
         return choose_source()
-    except Exception:  # noqa: BLE001 - named already, as trouble
+    except Exception:  # noqa: BLE001 - reported already, as trouble
         return before
 
 

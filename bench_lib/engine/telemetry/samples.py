@@ -41,7 +41,7 @@ class TelemetrySample:
     ticks: float | None = None
     """The counters' own clock in the same unit; None if they count events."""
     due: float | None = None
-    """When the next sample is there, unless something is wrong; in seconds, as ``t``."""
+    """When the next sample is due, in seconds, as ``t``."""
     trouble: str | None = None
     """Why there are no further samples."""
     dies_mhz: Mapping[str, float] = field(default_factory=dict)
@@ -109,7 +109,7 @@ OUTSIDE = "a process outside this container"
 COOL_C = 60.0
 """An idle device that is no hotter is not held back."""
 AT_REST = 0.1
-"""Most that an idle device may be used by."""
+"""Highest utilization of an idle device, 0 to 1."""
 LEAST_LOOKS = 5
 
 

@@ -367,7 +367,7 @@ class _Groups:
         return np.where(self.sizes > 0, middle, 0.0)
 
     def sums(self, values: Floats) -> Floats:
-        """Return the sum in each group of what stands for its values."""
+        """Return the sum of ``values``, one for each of the groups' values, in each group."""
         return np.asarray(np.bincount(self.at, values, len(self.sizes)), dtype=float)
 
     @property
