@@ -767,7 +767,8 @@ def _without_numerics(request: MeasureRequest) -> MeasureRequest:
 
 def is_checked(attempt: Attempt) -> bool:
     """Whether an attempt counts, and its answer was compared with FP32's and is finite."""
-    numerics = attempt.measurement and attempt.measurement.numerics
+    measurement = attempt.measurement
+    numerics = None if measurement is None else measurement.numerics
     return attempt.accepted and numerics is not None and numerics.finite
 
 
