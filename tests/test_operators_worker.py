@@ -221,7 +221,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     notes: list[int] = []
     sets: list[Callable[[], int]] = []
 
-    def family(_operation: object, _fresh: object) -> module.OperatorCall:
+    def family(_operation: object, _operands: object) -> module.OperatorCall:
         number = len(sets)
         sets.append(lambda: number)
         return module.OperatorCall(lambda: notes.append(number))
@@ -245,7 +245,7 @@ def gpu(monkeypatch):
         seen = SimpleNamespace(total_memory=memory, **properties)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
         monkeypatch.setattr(module, "set_precision", lambda *_, **__: None)
-        monkeypatch.setattr(module, "_Fresh", lambda *_: None)
+        monkeypatch.setattr(module, "_Operands", lambda *_: None)
         monkeypatch.setitem(module.CACHE_BYTES, "cuda", 2048)
         return Setting(torch.device("cuda", 0))
 

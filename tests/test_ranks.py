@@ -298,7 +298,7 @@ def test_a_skip_of_one_rank_hides_no_fault_of_another(
 def test_a_fault_is_told_though_the_launcher_does_not_end(
     launcher: Callable[[str], LaunchCommand], hanging: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TELLING_S", 0.1)
+    monkeypatch.setattr(module, "KNOWN_LINGER_S", 0.1)
     script = writing(failed(1, "ValueError: its own", 1.0)) + ended(1, 1) + hanging
     assert fault_of(launcher(script)).message == "rank 1: ValueError: its own"
 
@@ -306,7 +306,7 @@ def test_a_fault_is_told_though_the_launcher_does_not_end(
 def test_a_rank_that_still_runs_may_say_what_became_of_the_others(
     launcher: Callable[[str], LaunchCommand], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TELLING_S", 0.0)
+    monkeypatch.setattr(module, "KNOWN_LINGER_S", 0.0)
     monkeypatch.setattr(module, "LINGER_S", LONG_S)
     lost = failed(1, "RuntimeError: NCCL error: remote process exited", 1.0)
     first = leaving(0, "measure") + writing(lost) + ended(1, 1)

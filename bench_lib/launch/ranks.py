@@ -42,25 +42,25 @@ from bench_lib.model import Case, Fault, Measurement, RankSample, Training
 GRACE_S = 10.0
 """Launchers end their ranks when asked to; after this they are ended themselves."""
 LOOK_S = 0.05
-"""How often it is looked whether ranks have answered or ended."""
-LINGER_S, TELLING_S = 15.0, 1.0
-"""How long ranks may take to say more once one has lost another, and once the cause is known,
-because one died or has a fault of its own.  In a collective they wait on."""
+"""How often to check whether ranks have answered or ended."""
+LINGER_S, KNOWN_LINGER_S = 15.0, 1.0
+"""How long ranks may take to report more once one has lost another, and once the cause is known,
+because one died or has a fault of its own.  Those in a collective would wait forever."""
 FOLDER_VARIABLE = "BENCH_LIB_RANKS"
-"""Tells the processes of one launch from everything else on this host."""
+"""Distinguishes the processes of one launch from everything else on this host."""
 
 
 class Ranks:
     """The ranks of one launch: a group of their processes measures case after case.
 
-    The launcher starts them for the first case.  A fault ends the group and nothing else, so
-    neither the launcher's start nor torch's import is paid for again.
+    The launcher starts them for the first case.  A fault ends only the group, so neither the
+    launcher's start nor torch's import is repeated.
     """
 
     def __init__(
         self, command: LaunchCommand, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start nothing yet; ranks have ``environment`` on top of our own."""
+        """Start nothing yet; ranks get ``environment`` on top of our own."""
         self.command = command
         self._environ = {**os.environ, **(environment or {})}
         self._launched: _Launched | None = None
@@ -74,9 +74,9 @@ class Ranks:
         return self._group is None
 
     def start(self) -> _Launched:
-        """Have the launcher start the ranks unless they run; raises LaunchError.
+        """Have the launcher start the ranks unless they run already; raises LaunchError.
 
-        It does not wait for them.
+        Does not wait for them.
         """
         if self._launched is not None and self._launched.process.poll() is not None:
             self.close()
@@ -88,11 +88,11 @@ class Ranks:
         """Measure a case; its time limit includes the start of ranks that do not run yet.
 
         Raises CaseSkipped; CaseFault, which names the rank and has its last output, and after which
-        the group is gone; LaunchError where there is no such launcher.
+        the group is gone; LaunchError if there is no such launcher.
         """
         deadline = time.monotonic() + case.time_limit_s
         launched = self.start()
-        answers = self._ordered(launched.folder, case, asked)
+        answers = self._order(launched.folder, case, asked)
         in_time = self._follow(launched, answers, deadline)
         ranks = read_ranks(answers, self.command.ranks)
         is_usable = True
@@ -106,18 +106,18 @@ class Ranks:
         return measurement_of(case, ranks, ending)
 
     def drop(self) -> None:
-        """End the group: the next case is measured by fresh processes."""
+        """End the group, so that fresh processes measure the next case."""
         if self._group is not None and not self._end_group():
             self.close()
 
     def close(self) -> None:
-        """End the launcher and all that it started; no process is left on this host."""
+        """End the launcher and everything it started; no process is left on this host."""
         launched, self._launched, self._group = self._launched, None, None
         if launched is not None:
             launched.close()
 
-    def _ordered(self, folder: Path, case: Case, asked: MeasureRequest) -> Path:
-        """Have the group measure a case; returns the folder of its answers."""
+    def _order(self, folder: Path, case: Case, asked: MeasureRequest) -> Path:
+        """Order the group to measure a case; returns the folder of its answers."""
         order = {
             "measure": dataclasses.asdict(case),
             "known": sorted(asked.known),
@@ -133,29 +133,30 @@ class Ranks:
         return self._group / str(self._cases - 1)
 
     def _follow(self, launched: _Launched, answers: Path, deadline: float) -> bool:
-        """Wait for the ranks' answers, not for long after a fault.
+        """Wait for the ranks' answers, but not for long after a fault.
 
-        Returns whether they came, or can come no more, before the deadline.
+        Returns whether, before the deadline, they came or none could come any more.
         """
-        trouble_s = None
+        first_end_s = None
         while True:
             is_over = launched.process.poll() is not None
-            told, ended = len(_of_ranks(answers, "json")), _of_ranks(answers.parent, "ended")
+            answered = len(_rank_files(answers, "json"))
+            ended = _rank_files(answers.parent, "ended")
             now = time.monotonic()
-            if is_over or told == self.command.ranks:
+            if is_over or answered == self.command.ranks:
                 return True
             if ended:
-                trouble_s = trouble_s or now
+                first_end_s = first_end_s or now
                 ranks = read_ranks(answers, self.command.ranks)
                 is_known = any(rank.died and rank.ended for rank in ranks) or own_faults(ranks)
-                if now - trouble_s > (TELLING_S if is_known else LINGER_S):
+                if now - first_end_s > (KNOWN_LINGER_S if is_known else LINGER_S):
                     return True
             elif now > deadline:
                 return False
             time.sleep(LOOK_S)
 
     def _end_group(self) -> bool:
-        """End the group; returns whether all its processes are gone and the ranks still there."""
+        """End the group; returns whether all its processes ended and the ranks still run."""
         group, self._group = self._group, None
         assert group is not None
         assert self._launched is not None
@@ -163,14 +164,14 @@ class Ranks:
             (group / END).touch()
         deadline = time.monotonic() + GRACE_S
         while time.monotonic() < deadline and self._launched.process.poll() is None:
-            if len(_of_ranks(group, "ended")) == self.command.ranks:
+            if len(_rank_files(group, "ended")) == self.command.ranks:
                 return True
             time.sleep(LOOK_S)
         return False
 
 
 class _Launched:
-    """A launcher that runs, and its ranks' folder."""
+    """A running launcher, and its ranks' folder."""
 
     def __init__(self, command: LaunchCommand, environ: Mapping[str, str]) -> None:
         """Start it; raises LaunchError."""
@@ -180,32 +181,32 @@ class _Launched:
         self._directory = folder_for(command, environ)
         self.folder = Path(self._directory.name)
         self.log = self.folder / "output.log"
-        form = ("-m", "bench_lib.worker", "ranks", str(self.folder))
-        words = leashed([*command.words, *form])
-        begun: Future[subprocess.Popen[bytes]] = Future()
+        module = ("-m", "bench_lib.worker", "ranks", str(self.folder))
+        argv = leashed([*command.words, *module])
+        launch: Future[subprocess.Popen[bytes]] = Future()
 
         def start() -> None:
             try:
                 with _writing(environ):
-                    process = started(words, self.folder, self.log, environ, cwd=command.folder)
+                    process = started(argv, self.folder, self.log, environ, cwd=command.folder)
             except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                begun.set_exception(error)
+                launch.set_exception(error)
             else:
-                begun.set_result(process)
+                launch.set_result(process)
                 process.wait()
 
-        # The kernel ends the launcher when the thread ends that started it, and who measures may be
-        # a thread that ends before.
+        # The kernel ends the launcher when the thread that started it ends, and the caller's thread
+        # may end earlier.
         self._thread = threading.Thread(target=start, daemon=True)
         self._thread.start()
         try:
-            self.process = begun.result()
+            self.process = launch.result()
         except BaseException:
             self._directory.cleanup()
             raise
 
     def close(self) -> None:
-        """End it and everything that it started on this host."""
+        """End it and everything it started on this host."""
         try:
             end_all(self.process, self.folder)
         finally:
@@ -214,7 +215,7 @@ class _Launched:
 
 
 def started(
-    words: Sequence[str],
+    argv: Sequence[str],
     folder: Path,
     log: Path,
     environ: Mapping[str, str],
@@ -229,11 +230,11 @@ def started(
     variables = without_ranks(environ)
     variables["PYTHONPATH"] = import_path(folder, variables)
     variables[FOLDER_VARIABLE] = str(folder)
-    variables["PET_LOG_DIR"] = str(folder / "torchrun")  # or it makes a folder that nobody removes
+    variables["PET_LOG_DIR"] = str(folder / "torchrun")  # its default folder is never removed
     with log.open("wb") as output:
         try:
             return subprocess.Popen(
-                words,
+                argv,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -242,15 +243,15 @@ def started(
                 start_new_session=True,
             )
         except OSError as error:
-            raise LaunchError(f"cannot start {words[0]}: {error.strerror}") from error
+            raise LaunchError(f"cannot start {argv[0]}: {error.strerror}") from error
 
 
 def folder_for(
     command: LaunchCommand, environ: Mapping[str, str]
 ) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder for the ranks' files, below BENCH_LIB_SHARED where that is set.
+    """Make a folder for the ranks' files, below BENCH_LIB_SHARED if that is set.
 
-    Raises LaunchError where nothing can be made there.
+    Raises LaunchError if it cannot be made there.
     """
     shared = environ.get(SHARED_VARIABLE)
     if shared is None and command.hosts not in (1, None):
@@ -263,7 +264,7 @@ def folder_for(
 
 @contextlib.contextmanager
 def _writing(environ: Mapping[str, str]) -> Iterator[None]:
-    """Raise LaunchError where there is no room for the ranks' files."""
+    """Raise LaunchError if there is no room for the ranks' files."""
     try:
         yield
     except OSError as error:
@@ -272,11 +273,11 @@ def _writing(environ: Mapping[str, str]) -> Iterator[None]:
         raise cannot_write(error, environ.get(SHARED_VARIABLE)) from error
 
 
-def _of_ranks(folder: Path, ending: str) -> list[Path]:
+def _rank_files(folder: Path, ending: str) -> list[Path]:
     return list(folder.glob(f"rank-*.{ending}"))
 
 
-# --- what ranks left -----------------------------------------------------------------------
+# --- the ranks' files ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -285,15 +286,15 @@ class RankFiles:
 
     rank: int
     outcome: dict[str, Any] | None = None
-    """Its result, where it came to one."""
+    """Its result, if it has one."""
     phases: tuple[str, ...] = ()
-    """How far it got; empty where it never began."""
+    """How far it got; empty if it never began."""
     stack: str = ""
     """Where it was when it received the signal to end; empty if it did not."""
     output: str = ""
-    """The end of it."""
+    """The end of its log."""
     ended: dict[str, Any] | None = None
-    """Its exit code, and whether it was asked to end; None if it runs, or nobody can say."""
+    """Its exit code, and whether it was asked to end; None if it still runs, or if unknown."""
 
     @property
     def phase(self) -> str:
@@ -302,7 +303,7 @@ class RankFiles:
 
     @property
     def died(self) -> bool:
-        """Whether it ended without a word and without a signal from us."""
+        """Whether it ended without a result and without a signal from us."""
         was_asked = self.stack or (self.ended is not None and self.ended["asked"])
         return self.outcome is None and bool(self.phases) and not was_asked
 
@@ -313,14 +314,14 @@ class RankFiles:
 
 
 def read_ranks(answers: Path, ranks: int) -> list[RankFiles]:
-    """Return what the ranks left, by rank: the answers to a case, and what their group has."""
+    """Return the ranks' files, by rank: their answers to a case, and those of their group."""
     return [_files_of(answers, rank) for rank in range(ranks)]
 
 
 def _files_of(answers: Path, rank: int) -> RankFiles:
     group = answers.parent
-    # Before it is a group's process, it is one that imports torch.
-    place = next((each for each in (group, group.parent) if _phases(each, rank)), group)
+    # Before a rank forks its group's process, it imports torch, and logs beside the groups.
+    place = next((folder for folder in (group, group.parent) if _phases(folder, rank)), group)
     outcome = _text(answers, rank, "json")
     ended = _text(group, rank, "ended")
     return RankFiles(
@@ -343,33 +344,33 @@ def _text(folder: Path, rank: int, ending: str) -> str:
     return ""
 
 
-# --- what that comes to --------------------------------------------------------------------
+# --- their measurement ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LaunchEnd:
-    """How far a launch was when a case had ended."""
+    """The state of a launch when a case had ended."""
 
     command: LaunchCommand
     code: int | None
     """The launcher's exit code if it ended."""
     in_time: bool
     output: str
-    """The end of the launcher's own."""
+    """The end of the launcher's own output."""
 
 
 def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Measurement:
-    """Fold the ranks' results; raises CaseSkipped or CaseFault where there are not all."""
-    outcomes = [each.outcome for each in ranks if each.outcome is not None]
-    died = [each for each in ranks if each.died] if ending.in_time else []
+    """Fold the ranks' results; raises CaseSkipped or CaseFault if any is missing."""
+    outcomes = [rank.outcome for rank in ranks if rank.outcome is not None]
+    died = [rank for rank in ranks if rank.died] if ending.in_time else []
     if own := own_faults(ranks):
-        raise CaseFault(_told(own[0], ranks))
+        raise CaseFault(_reported(own[0], ranks))
     for outcome in outcomes:
         if "skipped" in outcome:
             raise CaseSkipped(outcome["skipped"])
     faults = _faults(ranks)
     if faults and not died:
-        raise CaseFault(_told(faults[0], ranks))
+        raise CaseFault(_reported(faults[0], ranks))
     if len(outcomes) == len(ranks) and not faults:
         return fold(outcomes)
     if not ending.in_time:
@@ -378,85 +379,85 @@ def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) ->
 
 
 def own_faults(ranks: Sequence[RankFiles]) -> list[dict[str, Any]]:
-    """Return the faults of ranks that are not another's doing, the first one first.
+    """Return the faults of ranks that another rank did not cause, the earliest first.
 
-    A rank that dies without a word drags the others along, and so does one with a fault.  When each
-    ended is by its own host's clock, so what it says counts first.
+    A rank that dies or has a fault takes the others down with it.  Hosts' clocks differ, so the
+    messages count more than the times.
     """
     return [
         outcome
         for outcome in _faults(ranks)
         if outcome["fault"]["kind"] == "out of memory"
-        or not _OTHERS.search(outcome["fault"]["message"])
+        or not _PEER_LOST.search(outcome["fault"]["message"])
     ]
 
 
 def _faults(ranks: Sequence[RankFiles]) -> list[dict[str, Any]]:
-    outcomes = [each.outcome for each in ranks if each.outcome is not None]
+    outcomes = [rank.outcome for rank in ranks if rank.outcome is not None]
     faults = [outcome for outcome in outcomes if "fault" in outcome]
     return sorted(faults, key=lambda outcome: float(outcome["ended_s"]))
 
 
-_OTHERS = re.compile(
+_PEER_LOST = re.compile(
     r"DistNetworkError|DistBackendError|[Cc]onnection (closed|reset|refused)|Broken pipe"
     r"|remote process|[Ss]ocket (closed|Timeout)|NCCL|gloo"
 )
-"""Messages of a rank when another one has gone."""
+"""Messages of a rank that has lost another one."""
 
 
-def _told(outcome: Mapping[str, Any], ranks: Sequence[RankFiles]) -> Fault:
+def _reported(outcome: Mapping[str, Any], ranks: Sequence[RankFiles]) -> Fault:
     """Return the fault that a rank reported itself."""
     fault, rank = outcome["fault"], int(outcome["rank"])
     output = ranks[rank].output if rank < len(ranks) else ""
-    words = f"rank {rank}: {fault['message']}"
-    return Fault(fault["kind"], words, outcome["phase"], output or last_lines(fault["traceback"]))
+    message = f"rank {rank}: {fault['message']}"
+    return Fault(fault["kind"], message, outcome["phase"], output or last_lines(fault["traceback"]))
 
 
 def _late(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
-    """Name the ranks that did not end, those that had come least far first."""
-    left = [each for each in ranks if each.outcome is None]
-    left.sort(key=lambda each: len(each.phases))
-    places = some([f"rank {each.rank} (in {each.phase!r})" for each in left], _LISTED)
-    words = f"not done within its time limit of {case.time_limit_s:g} s; not ended: {places}"
-    return Fault("time limit", words, left[0].phase, left[0].last_output or ending.output)
+    """Name the ranks that did not end, the least advanced first."""
+    late = [rank for rank in ranks if rank.outcome is None]
+    late.sort(key=lambda rank: len(rank.phases))
+    places = some([f"rank {rank.rank} (in {rank.phase!r})" for rank in late], _LISTED)
+    message = f"not done within its time limit of {case.time_limit_s:g} s; not ended: {places}"
+    return Fault("time limit", message, late[0].phase, late[0].last_output or ending.output)
 
 
 def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
-    """Say which ranks ended without a word: by themselves, if any did."""
+    """Name the ranks that died, or else those without a result."""
     if died:
         shown = died[0]
-        who = some([f"rank {each.rank} (in {each.phase!r})" for each in died], _LISTED)
+        who = some([f"rank {rank.rank} (in {rank.phase!r})" for rank in died], _LISTED)
         if shown.ended is not None:
             who += f": {how_it_ended(shown.ended['code'], f'rank {shown.rank}')}"
         output = "\n".join(part for part in (shown.output, ending.output) if part)
         return Fault("died", f"ended without a result: {who}", shown.phase, output)
-    words = how_it_ended(ending.code, ending.command.launcher)
-    missing = [each.rank for each in ranks if each.outcome is None]
-    words += f"; no result from rank {', '.join(map(str, missing))}"
-    never = [each.rank for each in ranks if each.outcome is None and not each.phases]
-    if len(never) == len(ranks):
-        words += ", and none began"
+    message = how_it_ended(ending.code, ending.command.launcher)
+    missing = [rank.rank for rank in ranks if rank.outcome is None]
+    message += f"; no result from rank {', '.join(map(str, missing))}"
+    unseen = [rank.rank for rank in ranks if rank.outcome is None and not rank.phases]
+    if len(unseen) == len(ranks):
+        message += ", and none began"
         last = ending.output.strip().rpartition("\n")[2]
-        words += f"; its last words: {last}" if last else ""
-    elif never and ending.command.hosts != 1:
-        words += (
-            f"; of rank {', '.join(map(str, never))} there is no file here: the hosts have to "
+        message += f"; its last words: {last}" if last else ""
+    elif unseen and ending.command.hosts != 1:
+        message += (
+            f"; of rank {', '.join(map(str, unseen))} there is no file here: the hosts have to "
             f"share the folder, so name one that they do in {SHARED_VARIABLE}"
         )
-    ended = [each for each in ranks if each.stack]
-    shown = ended[0] if ended else ranks[missing[0]]
-    phase = shown.phase if ended else "ranks"
-    return Fault("died", words, phase, ending.output or shown.last_output)
+    stacks = [rank for rank in ranks if rank.stack]
+    shown = stacks[0] if stacks else ranks[missing[0]]
+    phase = shown.phase if stacks else "ranks"
+    return Fault("died", message, phase, ending.output or shown.last_output)
 
 
 _LISTED = 8
-"""Messages of ranks in a line; for hundreds some are enough."""
+"""Ranks that a message names at most; there may be hundreds."""
 
 
 def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
     """Fold the ranks' outcomes into one: a step takes as long as its slowest rank.
 
-    Numerics are those of the rank that is worst off.
+    Numerics are the worst of all ranks.
     """
     ordered = sorted(outcomes, key=lambda outcome: int(outcome["rank"]))
     parts = [msgspec.convert(outcome["measurement"], Measurement) for outcome in ordered]
@@ -518,7 +519,7 @@ def _sum(values: Sequence[Number | None]) -> Number | None:
 
 
 def _training(parts: Sequence[Training | None]) -> Training | None:
-    """Return what the ranks' training came to together: means of what each saw."""
+    """Return the mean of the ranks' training results."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
@@ -535,10 +536,10 @@ def _training(parts: Sequence[Training | None]) -> Training | None:
 
 
 def end_all(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End a launcher, and all else of this host that was started for a folder."""
+    """End a launcher, and everything else on this host that was started for a folder."""
     try:
         _end(process)
-    finally:  # also where somebody presses Ctrl-C once more
+    finally:  # even if somebody presses Ctrl-C again
         signal_all(FOLDER_VARIABLE, folder, signal.SIGKILL)
 
 

@@ -1,9 +1,9 @@
 """Single operators: products, attention, convolutions, elementwise work, copies.
 
-A call's operands come from one of several sets in turn, so many that a cache does not hold them
-all, and results are kept until their set's turn comes again, so that they are written to memory of
-their own too.  If a GPU may be done with a call before it is issued, one step is a call on every
-set: replayed as a graph it still goes through all of them.
+Calls take turns among several sets of operands, too many for a cache to hold them all.  A result is
+kept until its set's next turn, so that each result is written to memory of its own too.  If a GPU
+may finish a call before the next is issued, one step is a call on every set: replayed as a graph it
+still goes through all of them.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ CACHE_BYTES = {"cuda": 256 * 2**20, "cpu": 64 * 2**20}
 """The largest last-level cache that a set of operands may lie in: MI300's Infinity Cache has 256
 MB (AMD CDNA 3 white paper), more than any other GPU's here."""
 BEYOND = 2
-"""Caches that the sets fill together."""
+"""Size of all sets together, in caches."""
 MOST_SETS = 256
 FEW_SETS = 3
-"""Up to so many sets a call moves enough to outlast issuing it, and is a step by itself."""
+"""With so few sets, a call takes longer than issuing it does, and is a step by itself."""
 EDGES = 128
 """Rows and columns of a product's result, first and last, that are compared with the reference
 one by one."""
@@ -66,26 +66,26 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Numbers of four bits without their sign, in the order of their bits (OCP Microscaling Formats
 1.0, section 5.3.3)."""
 CALM = 1e-4
-"""Scale of the addend that is added in place again and again, so that fp16 does not overflow."""
+"""Scale of an operand that is added in place in every step, so that fp16 does not overflow."""
 
 
 def operator(setting: Setting, **params: Any) -> Workload:
     """Build a step of one operator; ``params`` are those of ``Operation``.
 
-    Raises UserError for what cannot be meant, and UnsupportedError for what this device or this
-    torch cannot do, or has not the memory for.
+    Raises UserError for invalid parameters, and UnsupportedError for what this device or this torch
+    cannot do, or lacks the memory for.
     """
     operation = Operation(**params)
     device = setting.device
-    _require(operation, setting)
+    _require_support(operation, setting)
     set_precision(operation.precision, device, products=operation.family == "gemm")
-    fresh = _Fresh(operation, device, setting.rank)
+    operands = _Operands(operation, device, setting.rank)
     wanted = sets_wanted(operation, device)
     total = memory_bytes(device)
     count = max(1, min(wanted, int(USABLE * total // operation.amounts.held_bytes)))
-    calls = [call_of(operation, fresh) for _ in range(count)]
-    lasts = device.type != "cuda" or wanted <= FEW_SETS
-    per_step = 1 if lasts else count
+    calls = [call_of(operation, operands) for _ in range(count)]
+    outlasts_issue = device.type != "cuda" or wanted <= FEW_SETS
+    per_step = 1 if outlasts_issue else count
     amounts = operation.amounts
     moved = per_step * amounts.moved_bytes
     step: Callable[[], object] = _step(calls, per_step)
@@ -106,11 +106,11 @@ def operator(setting: Setting, **params: Any) -> Workload:
 
 def sets_wanted(operation: Operation, device: torch.device) -> int:
     """Return the number of sets whose touched bytes exceed a cache; MOST_SETS at most."""
-    enough = BEYOND * CACHE_BYTES[device.type]
-    return min(MOST_SETS, math.ceil(enough / operation.amounts.distinct_bytes))
+    target_bytes = BEYOND * CACHE_BYTES[device.type]
+    return min(MOST_SETS, math.ceil(target_bytes / operation.amounts.distinct_bytes))
 
 
-def _require(operation: Operation, setting: Setting) -> None:
+def _require_support(operation: Operation, setting: Setting) -> None:
     device = setting.device
     require_memory(f"the tensors of {operation.op}", operation.amounts.held_bytes, setting)
     if device.type != "cuda" and operation.op in TRANSFERS:
@@ -126,7 +126,7 @@ def _require(operation: Operation, setting: Setting) -> None:
 def fp8_dtype(device: torch.device) -> torch.dtype:
     """Return the device's FP8 with four bits of exponent; raises UnsupportedError.
 
-    MI300 (gfx94x) has a form of its own, without negative zero and with another bias.
+    MI300 (gfx94x) has a format of its own, without negative zero and with another bias.
     """
     if device.type != "cuda":
         raise UnsupportedError("FP8 products need a GPU")
@@ -144,9 +144,9 @@ def fp8_dtype(device: torch.device) -> torch.dtype:
 
 
 def scaled_dtype(operation: Operation, device: torch.device) -> torch.dtype:
-    """Return what a product of scaled numbers takes; raises UnsupportedError where there is none.
+    """Return the dtype of a scaled product's operands; raises UnsupportedError if there is none.
 
-    Source of what each device has: the checks of ``_scaled_mm``'s arguments in torch.
+    Source of what each device supports: the argument checks of torch's ``_scaled_mm``.
     """
     name = operation.precision.upper()
     if operation.precision == "fp8":
@@ -179,7 +179,7 @@ class OperatorCall:
 
     run: Callable[[], Any]
     answers: Callable[[], Pairs] | None = None
-    """The call's results, or parts of them, each with the same in a wider precision."""
+    """The call's results, or parts of them, each with its reference in a wider precision."""
 
 
 _LACKS = (
@@ -191,15 +191,15 @@ _LACKS = (
 def _step(calls: list[OperatorCall], per_step: int) -> Callable[[], None]:
     """Return a step of some calls, on each set of operands in turn.
 
-    Nothing is tried while building, because what a first call loads and tunes is its time.
+    Building makes no call: loading and tuning belong to the time of the first step.
     """
     runs = [call.run for call in calls]
     results: list[Any] = [None] * len(runs)
-    turns = itertools.cycle(range(len(runs)))
+    indices = itertools.cycle(range(len(runs)))
 
     def step() -> None:
         try:
-            for i in itertools.islice(turns, per_step):
+            for i in itertools.islice(indices, per_step):
                 results[i] = runs[i]()
         except RuntimeError as error:
             skip_where(error, _LACKS, "this torch")
@@ -211,20 +211,20 @@ def _step(calls: list[OperatorCall], per_step: int) -> Callable[[], None]:
 # ---- operands -------------------------------------------------------------------------------
 
 
-def _wider(dtype: torch.dtype) -> torch.dtype:
+def _reference_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the precision of the reference."""
     return torch.float64 if dtype == torch.float32 else torch.float32
 
 
-class _Fresh:
-    """Makes operands: random numbers, the same in every process."""
+class _Operands:
+    """Draws operands: random numbers, the same in every process."""
 
     def __init__(self, operation: Operation, device: torch.device, rank: int) -> None:
         self.device = device
         self.dtype = STORED.get(operation.precision, torch.float32)
         if operation.precision in SCALED_PRECISIONS:
             self.dtype = scaled_dtype(operation, device)
-        self.wide = _wider(self.dtype)
+        self.wide = _reference_dtype(self.dtype)
         self.packs = operation.precision == "mxfp4"
         """Whether an element is two numbers."""
         self._generator = torch.Generator(device).manual_seed(SEED + rank)
@@ -235,15 +235,15 @@ class _Fresh:
         dtype: torch.dtype | None = None,
         layout: torch.memory_format = torch.contiguous_format,
     ) -> Tensor:
-        """Return normal numbers; only those of FP8 need more memory while they are drawn.
+        """Return normal numbers; only FP8 needs more memory while they are drawn.
 
-        Two numbers of four bits are a byte, and any byte is drawn as often.
+        Numbers of four bits are packed in pairs, which are uniform random bytes.
         """
         dtype = dtype or self.dtype
         if self.packs and dtype == self.dtype:
             pairs = (*sizes[:-1], sizes[-1] // 2)
-            drawn = torch.empty(pairs, dtype=torch.uint8, device=self.device)
-            return drawn.random_(generator=self._generator).view(dtype)
+            packed = torch.empty(pairs, dtype=torch.uint8, device=self.device)
+            return packed.random_(generator=self._generator).view(dtype)
         wider = torch.bfloat16 if dtype.itemsize == 1 else dtype
         numbers = torch.empty(sizes, dtype=wider, device=self.device, memory_format=layout)
         return numbers.normal_(generator=self._generator).to(dtype)
@@ -252,7 +252,7 @@ class _Fresh:
         return self.normal((columns, rows)).t() if transposed else self.normal((rows, columns))
 
     def widened(self, matrix: Tensor) -> Tensor:
-        """Return a matrix, rows by columns, in the wide precision; of packed pairs both."""
+        """Return a matrix, rows by columns, in the wide precision, with packed pairs unpacked."""
         if not self.packs:
             return matrix.to(self.wide)
         pairs = matrix.view(torch.uint8)
@@ -261,14 +261,14 @@ class _Fresh:
         return torch.cat((sizes, -sizes))[bits]
 
     def signs(self, count: int) -> Tensor:
-        """Return a vector of length 1 of equal numbers with random signs, in the wide precision."""
-        return (2 * self.whole(2, (count,)) - 1).to(self.wide) / math.sqrt(count)
+        """Return a unit vector of equal numbers with random signs, in the wide precision."""
+        return (2 * self.integers(2, (count,)) - 1).to(self.wide) / math.sqrt(count)
 
     def order(self, count: int) -> Tensor:
         """Return all numbers below ``count`` in random order."""
         return torch.randperm(count, device=self.device, generator=self._generator)
 
-    def whole(self, below: int, sizes: tuple[int, ...]) -> Tensor:
+    def integers(self, below: int, sizes: tuple[int, ...]) -> Tensor:
         return torch.randint(below, sizes, device=self.device, generator=self._generator)
 
 
@@ -277,7 +277,7 @@ class _Fresh:
 
 @dataclass
 class _Function:
-    """The result of a call from its inputs, forward or its gradients."""
+    """A function and its inputs, to be called forward or for its gradients."""
 
     inputs: tuple[Tensor, ...]
     compute: Callable[..., Tensor]
@@ -288,15 +288,15 @@ class _Function:
 
     @property
     def wide(self) -> torch.dtype:
-        return _wider(self.inputs[0].dtype)
+        return _reference_dtype(self.inputs[0].dtype)
 
     def forward(self) -> OperatorCall:
         compute, inputs = self.compute, self.inputs
         return OperatorCall(lambda: compute(*inputs), self._answers)
 
     def backward(self, gradient: Tensor) -> OperatorCall:
-        again = _Backward(self.compute, self.inputs, gradient)
-        return OperatorCall(again, lambda: self._gradients(gradient))
+        gradients = _Backward(self.compute, self.inputs, gradient)
+        return OperatorCall(gradients, lambda: self._gradients(gradient))
 
     def _answers(self) -> Pairs:
         exact = self.exact or self.compute
@@ -309,21 +309,21 @@ class _Function:
         return list(zip(answers, exact(), strict=True))
 
     def _widened(self) -> tuple[Tensor, ...]:
-        return tuple(each.detach().to(self.wide) for each in self.inputs)
+        return tuple(operand.detach().to(self.wide) for operand in self.inputs)
 
 
 class _Backward:
     """Computes the gradients of one forward pass, again and again.
 
-    Torch runs a backward pass in the stream of its forward pass, so that is repeated where the
-    stream is another: while a graph is recorded, and after.
+    Torch runs a backward pass in the stream of its forward pass, so the forward pass is repeated
+    when the stream changes: while a graph is recorded, and afterwards.
     """
 
     def __init__(
         self, compute: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor
     ) -> None:
         self._compute = compute
-        self._inputs = tuple(each.detach().requires_grad_() for each in inputs)
+        self._inputs = tuple(operand.detach().requires_grad_() for operand in inputs)
         self._gradient = gradient
         self._output: Tensor | None = None
         self._stream: int | None = None
@@ -336,9 +336,9 @@ class _Backward:
         return torch.autograd.grad(self._output, self._inputs, self._gradient, retain_graph=True)
 
 
-def _binary(o: Operation, fresh: _Fresh) -> OperatorCall | _Function:
-    first, second = fresh.normal(o.sizes), fresh.normal(o.sizes2)
-    if o.function in ("div", "mul") and o.is_in_place:  # by 1 or -1, again and again
+def _binary(o: Operation, operands: _Operands) -> OperatorCall | _Function:
+    first, second = operands.normal(o.sizes), operands.normal(o.sizes2)
+    if o.function in ("div", "mul") and o.is_in_place:  # by 1 or -1, so nothing overflows
         second.ge_(0).mul_(2).sub_(1)
     elif o.function == "div":
         second.abs_().add_(0.5)
@@ -348,13 +348,13 @@ def _binary(o: Operation, fresh: _Fresh) -> OperatorCall | _Function:
         method = getattr(first, o.op)
         return OperatorCall(lambda: method(second))
     compute = getattr(torch, o.op)
-    if o.op == "eq":  # of random numbers none are, and a cosine with nothing is nothing
+    if o.op == "eq":  # random numbers are never equal, and a zero vector has no cosine
         return OperatorCall(lambda: compute(first, second))
     return _Function((first, second), compute)
 
 
-def _unary(o: Operation, fresh: _Fresh) -> OperatorCall | _Function:
-    operand = fresh.normal(o.sizes)
+def _unary(o: Operation, operands: _Operands) -> OperatorCall | _Function:
+    operand = operands.normal(o.sizes)
     if o.function == "sqrt":
         operand = operand.abs_()
     if o.is_in_place:
@@ -362,49 +362,49 @@ def _unary(o: Operation, fresh: _Fresh) -> OperatorCall | _Function:
     return _Function((operand,), getattr(torch, o.op))
 
 
-def _reduction(o: Operation, fresh: _Fresh) -> OperatorCall | _Function:
+def _reduction(o: Operation, operands: _Operands) -> OperatorCall | _Function:
     compute = getattr(torch, o.op)
-    operand = fresh.normal(o.sizes)
-    if o.op in ("prod", "argmax", "argmin"):  # zero nearly always; an index is near to nothing
+    operand = operands.normal(o.sizes)
+    if o.op in ("prod", "argmax", "argmin"):  # nearly always zero; indices have no distance
         return OperatorCall(lambda: compute(operand))
     return _Function((operand,), lambda x: compute(x).reshape(1))
 
 
-def _sparse(o: Operation, fresh: _Fresh) -> OperatorCall:
-    (rows, width), (added,) = o.sizes, o.sizes2
-    dense = fresh.normal(o.sizes)
-    values = fresh.normal((added, width)).mul_(CALM)
-    indices = fresh.whole(rows, (1, added))
+def _sparse(o: Operation, operands: _Operands) -> OperatorCall:
+    (rows, width), (entries,) = o.sizes, o.sizes2
+    dense = operands.normal(o.sizes)
+    values = operands.normal((entries, width)).mul_(CALM)
+    indices = operands.integers(rows, (1, entries))
     update = torch.sparse_coo_tensor(indices, values, o.sizes, check_invariants=False)
     if o.is_in_place:
         return OperatorCall(lambda: dense.add_(update))
     return OperatorCall(lambda: torch.add(dense, update))
 
 
-def _gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
+def _gemm(o: Operation, operands: _Operands) -> OperatorCall:
     m, n, k = o.sizes
-    a = fresh.matrix(m, k, transposed=o.layout[0] == "T")
-    b = fresh.matrix(k, n, transposed=o.layout[1] == "T")
-    compute = _scaled_product(o, fresh.device) if o.precision in SCALED_PRECISIONS else torch.mm
+    a = operands.matrix(m, k, transposed=o.layout[0] == "T")
+    b = operands.matrix(k, n, transposed=o.layout[1] == "T")
+    compute = _scaled_product(o, operands.device) if o.precision in SCALED_PRECISIONS else torch.mm
 
     def answers() -> Pairs:
-        answer, wide_a, wide_b = compute(a, b), fresh.widened(a), fresh.widened(b.t()).t()
-        rows, columns = _edges(m, fresh.device), _edges(n, fresh.device)
-        signs = fresh.signs(n)
+        answer, wide_a, wide_b = compute(a, b), operands.widened(a), operands.widened(b.t()).t()
+        rows, columns = _edges(m, operands.device), _edges(n, operands.device)
+        signs = operands.signs(n)
         return [
             (answer[rows], torch.mm(wide_a[rows], wide_b)),
             (answer[:, columns], torch.mm(wide_a, wide_b[:, columns])),
-            # Freivalds' check: all of the product, for the price of three products with a vector.
-            (torch.mv(answer.to(fresh.wide), signs), torch.mv(wide_a, torch.mv(wide_b, signs))),
+            # Freivalds' check: the whole product, at the cost of three products with a vector.
+            (torch.mv(answer.to(operands.wide), signs), torch.mv(wide_a, torch.mv(wide_b, signs))),
         ]
 
     return OperatorCall(lambda: compute(a, b), answers)
 
 
 def _edges(size: int, device: torch.device) -> Tensor:
-    """Return the first and the last positions, half of EDGES each; all where there are fewer."""
-    all_ = torch.arange(size, device=device)
-    return all_ if size <= EDGES else torch.cat((all_[: EDGES // 2], all_[-EDGES // 2 :]))
+    """Return the first and the last positions, half of EDGES each; all if there are fewer."""
+    every = torch.arange(size, device=device)
+    return every if size <= EDGES else torch.cat((every[: EDGES // 2], every[-EDGES // 2 :]))
 
 
 def _scaled_product(o: Operation, device: torch.device) -> Callable[..., Tensor]:
@@ -419,114 +419,114 @@ def _scaled_product(o: Operation, device: torch.device) -> Callable[..., Tensor]
 
 
 def _factors(o: Operation, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return factors of both operands, all of them one, as ``_scaled_mm`` wants them to lie.
+    """Return factors of both operands, all of them one, in the layout that ``_scaled_mm`` wants.
 
-    Sizes of ``MX_PRECISIONS`` are such that no layout of the factors pads them.
+    The sizes of ``MX_PRECISIONS`` need no padding in any layout of the factors.
     """
     m, n, k = o.sizes
     if o.precision in MX_PRECISIONS:
         blocks = k // MX_BLOCK
         sides = [torch.full((rows * blocks,), 127, dtype=torch.uint8) for rows in (m, n)]
-        first, second = (each.view(torch.float8_e8m0fnu).to(device) for each in sides)
+        first, second = (side.view(torch.float8_e8m0fnu).to(device) for side in sides)
         return first, second
     shapes = ((m, 1), (1, n)) if o.scaling else ((), ())
     first, second = (torch.ones(shape, device=device) for shape in shapes)
     return first, second
 
 
-def _sdpa(o: Operation, fresh: _Fresh) -> _Function:
-    tensors = (fresh.normal(o.sizes), fresh.normal(o.sizes), fresh.normal(o.sizes))
+def _sdpa(o: Operation, operands: _Operands) -> _Function:
+    tensors = (operands.normal(o.sizes), operands.normal(o.sizes), operands.normal(o.sizes))
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        mask = _earlier(o.sizes[2], q.device) if o.causal else None
+        mask = _causal_mask(o.sizes[2], q.device) if o.causal else None
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    return _Function(tensors, _attention_of(o, fresh.device), exact=exact)
+    return _Function(tensors, _attention_of(o, operands.device), exact=exact)
 
 
-def _earlier(length: int, device: torch.device) -> Tensor:
+def _causal_mask(length: int, device: torch.device) -> Tensor:
     """Return which keys each query may attend to, (length, length)."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
-def _sdpa_decode(o: Operation, fresh: _Fresh) -> _Function:
+def _sdpa_decode(o: Operation, operands: _Operands) -> _Function:
     batch, heads, length, width = o.sizes
-    kept, queries = o.kv_and_queries
-    query = fresh.normal((batch, heads, queries, width))
-    keys, values = (fresh.normal((batch, kept, length, width)) for _ in range(2))
+    kv_heads, queries = o.kv_and_queries
+    query = operands.normal((batch, heads, queries, width))
+    keys, values = (operands.normal((batch, kv_heads, length, width)) for _ in range(2))
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != kept)
+        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != kv_heads)
 
-    attention = _attention_of(o, fresh.device, shares_keys=heads != kept)
+    attention = _attention_of(o, operands.device, shares_keys=heads != kv_heads)
     return _Function((query, keys, values), attention, exact=exact)
 
 
-def _latent_decode(o: Operation, fresh: _Fresh) -> _Function:
-    """Attend to latents, from one query a head that has already been brought to their width.
+def _latent_decode(o: Operation, operands: _Operands) -> _Function:
+    """Attend to latents, from one query a head that has already been projected to their width.
 
     Torch has no kernel for heads of this width, so it is two products and a softmax, in which the
     heads are the rows of one matrix.
     """
     batch, heads, length, latent = o.sizes
     rotary, _ = o.widths
-    queries = fresh.normal((batch, heads, latent + rotary))
-    cache = fresh.normal((batch, length, latent + rotary))
+    queries = operands.normal((batch, heads, latent + rotary))
+    cache = operands.normal((batch, length, latent + rotary))
     scale = 1 / math.sqrt(latent + rotary)
 
-    def attention(q: Tensor, kept: Tensor) -> Tensor:
-        scores = torch.bmm(q, kept.mT) * scale
-        weights = scores.softmax(dim=-1, dtype=_summed(q)).to(q.dtype)
-        return torch.bmm(weights, kept[:, :, :latent]).unsqueeze(2)
+    def attention(q: Tensor, latents: Tensor) -> Tensor:
+        scores = torch.bmm(q, latents.mT) * scale
+        weights = scores.softmax(dim=-1, dtype=_softmax_dtype(q)).to(q.dtype)
+        return torch.bmm(weights, latents[:, :, :latent]).unsqueeze(2)
 
     return _Function((queries, cache), attention)
 
 
-def _summed(tensor: Tensor) -> torch.dtype:
-    """Return the dtype of a softmax: FP32 at least."""
+def _softmax_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype that a softmax sums in: FP32 at least."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
-def _latent_prefill(o: Operation, fresh: _Fresh) -> _Function:
-    """Make keys and values of latents, and attend to them causally; heads share the rotary part."""
+def _latent_prefill(o: Operation, operands: _Operands) -> _Function:
+    """Project latents to keys and values, and attend causally; heads share the rotary part."""
     batch, heads, length, latent = o.sizes
     rotary, width = o.widths
-    queries = fresh.normal((batch, heads, length, width + rotary))
-    cache = fresh.normal((batch, length, latent + rotary))
-    up = fresh.normal((latent, heads * 2 * width)).mul_(1 / math.sqrt(latent))
+    queries = operands.normal((batch, heads, length, width + rotary))
+    cache = operands.normal((batch, length, latent + rotary))
+    up = operands.normal((latent, heads * 2 * width)).mul_(1 / math.sqrt(latent))
 
-    def by(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def attention(q: Tensor, kept: Tensor, up: Tensor) -> Tensor:
-            made = (kept[:, :, :latent] @ up).view(-1, length, heads, 2 * width)
-            own, values = made.transpose(1, 2).split(width, dim=-1)
-            turned = kept[:, None, :, latent:].expand(-1, heads, -1, -1)
-            return attend(q, torch.cat((own, turned), dim=-1), values)
+    def latent_attention(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def attention(q: Tensor, latents: Tensor, up: Tensor) -> Tensor:
+            projected = (latents[:, :, :latent] @ up).view(-1, length, heads, 2 * width)
+            keys, values = projected.transpose(1, 2).split(width, dim=-1)
+            rotated = latents[:, None, :, latent:].expand(-1, heads, -1, -1)
+            return attend(q, torch.cat((keys, rotated), dim=-1), values)
 
         return attention
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        mask = _earlier(length, q.device)
+        mask = _causal_mask(length, q.device)
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-    attention = by(partial(functional.scaled_dot_product_attention, is_causal=True))
-    return _Function((queries, cache, up), attention, exact=by(exact))
+    attention = latent_attention(partial(functional.scaled_dot_product_attention, is_causal=True))
+    return _Function((queries, cache, up), attention, exact=latent_attention(exact))
 
 
-def _sdpa_paged(o: Operation, fresh: _Fresh) -> _Function:
-    """Lay keys and values in pages in any order, (pages, tokens, heads, width), as vLLM does."""
+def _sdpa_paged(o: Operation, operands: _Operands) -> _Function:
+    """Put keys and values into shuffled pages, (pages, tokens, heads, width), as vLLM does."""
     batch, heads, length, width = o.sizes
-    kept, page = o.pages
-    each = -(-length // page)
-    table = fresh.order(batch * each).view(batch, each)
-    query = fresh.normal((batch, heads, 1, width))
-    keys, values = (fresh.normal((batch * each, page, kept, width)) for _ in range(2))
+    kv_heads, page = o.pages
+    columns = -(-length // page)
+    table = operands.order(batch * columns).view(batch, columns)
+    query = operands.normal((batch, heads, 1, width))
+    keys, values = (operands.normal((batch * columns, page, kv_heads, width)) for _ in range(2))
 
     def gathered(pages: Tensor) -> Tensor:
         return pages[table].flatten(1, 2)[:, :length].transpose(1, 2)
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(
-            q, gathered(k), gathered(v), enable_gqa=heads != kept
+            q, gathered(k), gathered(v), enable_gqa=heads != kv_heads
         )
 
     return _Function((query, keys, values), _attention_to_pages(o, table), exact=exact)
@@ -535,7 +535,7 @@ def _sdpa_paged(o: Operation, fresh: _Fresh) -> _Function:
 def _attention_to_pages(o: Operation, table: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention by torch's kernel for sequences of any lengths, which reads pages.
 
-    Raises UnsupportedError where this torch has none that takes a table of pages.
+    Raises UnsupportedError if this torch has no kernel that takes a table of pages.
     """
     batch, heads, length, width = o.sizes
     varlen: Any = None
@@ -548,13 +548,13 @@ def _attention_to_pages(o: Operation, table: Tensor) -> Callable[[Tensor, Tensor
     lengths = torch.full((batch,), length, device=table.device, dtype=torch.int32)
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        found: Tensor = varlen(
+        answer: Tensor = varlen(
             *(q.view(batch, heads, width), k, v, starts, None, 1, length),
             enable_gqa=heads != o.pages[0],
             seqused_k=lengths,
             block_table=table,
         )
-        return found.view_as(q)
+        return answer.view_as(q)
 
     return attention
 
@@ -567,8 +567,8 @@ def _attention_of(
         return _flex_attention(o.sizes[2] if o.causal else 0, device, shares_keys=shares_keys)
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        chosen = sdpa_kernel(SDP_BACKENDS[o.backend]) if o.backend else contextlib.nullcontext()
-        with chosen:
+        backend = sdpa_kernel(SDP_BACKENDS[o.backend]) if o.backend else contextlib.nullcontext()
+        with backend:
             return functional.scaled_dot_product_attention(
                 q, k, v, is_causal=o.causal, enable_gqa=shares_keys
             )
@@ -579,13 +579,13 @@ def _attention_of(
 def _flex_attention(
     causal_length: int, device: torch.device, *, shares_keys: bool
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return compiled flex attention, causal over so many tokens, or over all where it is 0."""
+    """Return compiled flex attention, causal over so many tokens, or not causal if it is 0."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     mask = None
     if causal_length:
         mask = create_block_mask(
-            _is_earlier, None, None, causal_length, causal_length, device=str(device)
+            _may_attend, None, None, causal_length, causal_length, device=str(device)
         )
     compute = torch.compile(flex_attention, dynamic=False)
 
@@ -595,22 +595,23 @@ def _flex_attention(
     return attention
 
 
-def _is_earlier(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+def _may_attend(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """Whether a query may attend to a key."""
     return query >= key
 
 
-def _grouped_gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
-    """Multiply each expert's tokens with its matrix; experts stand in any order, busy or not."""
+def _grouped_gemm(o: Operation, operands: _Operands) -> OperatorCall:
+    """Multiply each expert's tokens with its matrix; experts, busy or idle, are in random order."""
     m, n, k = o.sizes
     name = "scaled_grouped_mm" if o.precision == "fp8" else "grouped_mm"
     if not hasattr(functional, name):
         raise UnsupportedError(f"torch {torch.__version__} has no functional.{name}")
-    tokens, is_scaled = fresh.normal((m, k)), o.precision == "fp8"
-    experts = fresh.normal((o.number, n, k)).mT if is_scaled else fresh.normal((o.number, k, n))
-    shares = torch.tensor(o.shares, device=fresh.device)[fresh.order(o.number)]
+    tokens, is_scaled = operands.normal((m, k)), o.precision == "fp8"
+    experts = operands.normal((o.number, n, k) if is_scaled else (o.number, k, n))
+    experts = experts.mT if is_scaled else experts
+    shares = torch.tensor(o.shares, device=operands.device)[operands.order(o.number)]
     ends = shares.cumsum(0).to(torch.int32)
-    product = _scaled_grouped(o, fresh.device) if is_scaled else functional.grouped_mm
+    product = _scaled_grouped(o, operands.device) if is_scaled else functional.grouped_mm
 
     def compute() -> Tensor:
         return product(tokens, experts, offs=ends)
@@ -618,10 +619,10 @@ def _grouped_gemm(o: Operation, fresh: _Fresh) -> OperatorCall:
     def answers() -> Pairs:
         answer, busy = compute(), shares.nonzero().flatten().tolist()
         pairs = []
-        for at in (busy[0], busy[-1]):
-            part = slice(int(ends[at] - shares[at]), int(ends[at]))
-            wide = tokens[part].to(fresh.wide), experts[at].to(fresh.wide)
-            pairs.append((answer[part], wide[0] @ wide[1]))
+        for i in (busy[0], busy[-1]):
+            rows = slice(int(ends[i] - shares[i]), int(ends[i]))
+            reference = tokens[rows].to(operands.wide) @ experts[i].to(operands.wide)
+            pairs.append((answer[rows], reference))
         return pairs
 
     return OperatorCall(compute, answers)
@@ -635,29 +636,29 @@ def _scaled_grouped(o: Operation, device: torch.device) -> Callable[..., Tensor]
     by_row = library.ScalingType.RowWise
 
     def product(a: Tensor, b: Tensor, *, offs: Tensor) -> Tensor:
-        found: Tensor = library.scaled_grouped_mm(
+        answer: Tensor = library.scaled_grouped_mm(
             *(a, b, rows, by_row, columns, by_row), offs=offs, use_fast_accum=True
         )
-        return found
+        return answer
 
     return product
 
 
-def _quantizer(o: Operation, fresh: _Fresh) -> OperatorCall:
-    dtype = fp8_dtype(fresh.device) if fresh.device.type == "cuda" else torch.float8_e4m3fn
-    rows, gain = fresh.normal(o.sizes), None
+def _quantizer(o: Operation, operands: _Operands) -> OperatorCall:
+    dtype = fp8_dtype(operands.device) if operands.device.type == "cuda" else torch.float8_e4m3fn
+    rows, gain = operands.normal(o.sizes), None
     if o.op == "rms_norm_fp8":
-        gain = fresh.normal(o.sizes[-1:])
+        gain = operands.normal(o.sizes[-1:])
     compiled = torch.compile(_to_fp8, dynamic=False)
 
     def compute() -> tuple[Tensor, Tensor]:
         return compiled(rows, gain, dtype)
 
     def answers() -> Pairs:
-        short, factors = compute()
-        wide = rows.to(fresh.wide)
-        exact = wide if gain is None else _normed(wide, gain.to(fresh.wide))
-        return [(short.to(fresh.wide) * factors, exact)]
+        quantized, factors = compute()
+        wide = rows.to(operands.wide)
+        exact = wide if gain is None else _normed(wide, gain.to(operands.wide))
+        return [(quantized.to(operands.wide) * factors, exact)]
 
     return OperatorCall(compute, answers)
 
@@ -673,14 +674,14 @@ def _normed(rows: Tensor, gain: Tensor) -> Tensor:
     return functional.rms_norm(rows, rows.shape[-1:], gain, eps=1e-5)
 
 
-def _rms_norm(o: Operation, fresh: _Fresh) -> _Function:
-    return _Function((fresh.normal(o.sizes), fresh.normal(o.sizes[-1:])), _normed)
+def _rms_norm(o: Operation, operands: _Operands) -> _Function:
+    return _Function((operands.normal(o.sizes), operands.normal(o.sizes[-1:])), _normed)
 
 
-def _conv2d(o: Operation, fresh: _Fresh) -> _Function:
+def _conv2d(o: Operation, operands: _Operands) -> _Function:
     layout = layout_of(o.memory_format)
-    image = fresh.normal(o.sizes, layout=layout)
-    weight = fresh.normal(o.sizes2, layout=layout).mul_(1 / math.sqrt(math.prod(o.sizes2[1:])))
+    image = operands.normal(o.sizes, layout=layout)
+    weight = operands.normal(o.sizes2, layout=layout).mul_(1 / math.sqrt(math.prod(o.sizes2[1:])))
 
     def convolution(image: Tensor, weight: Tensor) -> Tensor:
         return functional.conv2d(image, weight, stride=o.stride, padding=o.padding, groups=o.groups)
@@ -688,11 +689,11 @@ def _conv2d(o: Operation, fresh: _Fresh) -> _Function:
     return _Function((image, weight), convolution, layout)
 
 
-def _batch_norm(o: Operation, fresh: _Fresh) -> _Function:
+def _batch_norm(o: Operation, operands: _Operands) -> _Function:
     layout = layout_of(o.memory_format)
-    image = fresh.normal(o.sizes, layout=layout)
+    image = operands.normal(o.sizes, layout=layout)
     channels = (o.sizes[1],)
-    gain, shift = fresh.normal(channels, torch.float32), fresh.normal(channels, torch.float32)
+    gain, shift = operands.normal(channels, torch.float32), operands.normal(channels, torch.float32)
 
     def batch_norm(image: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
         return functional.batch_norm(image, None, None, gain, shift, training=True)
@@ -700,28 +701,30 @@ def _batch_norm(o: Operation, fresh: _Fresh) -> _Function:
     return _Function((image, gain, shift), batch_norm, layout)
 
 
-def _softmax(o: Operation, fresh: _Fresh) -> _Function:
-    return _Function((fresh.normal(o.sizes),), lambda x: functional.softmax(x, dim=-1))
+def _softmax(o: Operation, operands: _Operands) -> _Function:
+    return _Function((operands.normal(o.sizes),), lambda x: functional.softmax(x, dim=-1))
 
 
-def _embedding(o: Operation, fresh: _Fresh) -> _Function:
-    indices = fresh.whole(o.sizes[0], o.sizes2)
+def _embedding(o: Operation, operands: _Operands) -> _Function:
+    indices = operands.integers(o.sizes[0], o.sizes2)
+    weight = operands.normal(o.sizes)
+    return _Function((weight,), lambda table: functional.embedding(indices, table))
 
-    return _Function((fresh.normal(o.sizes),), lambda table: functional.embedding(indices, table))
 
-
-def _copy(o: Operation, fresh: _Fresh) -> OperatorCall:
-    here = torch.empty(o.sizes, dtype=fresh.dtype, device=fresh.device)
-    there = torch.ones(
-        o.sizes, dtype=fresh.dtype, device=fresh.device if o.family == "copy" else None
+def _copy(o: Operation, operands: _Operands) -> OperatorCall:
+    on_device = torch.empty(o.sizes, dtype=operands.dtype, device=operands.device)
+    other = torch.ones(
+        o.sizes, dtype=operands.dtype, device=operands.device if o.family == "copy" else None
     )
     if o.pinned:
-        there = there.pin_memory()
-    source, target = (here.fill_(1), there) if o.op == "copy_d2h" else (there, here)
+        other = other.pin_memory()
+    source, target = (other, on_device)
+    if o.op == "copy_d2h":
+        source, target = (on_device.fill_(1), other)
     return OperatorCall(lambda: target.copy_(source, non_blocking=True))
 
 
-_FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall | _Function]] = {
+_FAMILIES: dict[str, Callable[[Operation, _Operands], OperatorCall | _Function]] = {
     "binary": _binary,
     "unary": _unary,
     "reduction": _reduction,
@@ -744,26 +747,26 @@ _FAMILIES: dict[str, Callable[[Operation, _Fresh], OperatorCall | _Function]] = 
 }
 
 
-def call_of(operation: Operation, fresh: _Fresh) -> OperatorCall:
+def call_of(operation: Operation, operands: _Operands) -> OperatorCall:
     """Return one call on operands of its own; a backward pass has a random gradient, too."""
-    made = _FAMILIES[operation.family](operation, fresh)
-    if isinstance(made, OperatorCall):
-        return made
+    built = _FAMILIES[operation.family](operation, operands)
+    if isinstance(built, OperatorCall):
+        return built
     if not operation.is_backward:
-        return made.forward()
-    return made.backward(fresh.normal(operation.output, layout=made.layout))
+        return built.forward()
+    return built.backward(operands.normal(operation.output, layout=built.layout))
 
 
 # ---- numerics -------------------------------------------------------------------------------
 
 TWIN = 4
-"""Times the operands' memory that a wider twin and the comparison need beside them."""
+"""Memory of a twin and the comparison, as a multiple of the operands' in the wider precision."""
 
 
 def _numerics(call: OperatorCall, operation: Operation, total: int) -> Numerics | None:
-    """Hold one call's result against FP64's, or FP32's of a shorter precision."""
+    """Compare one call's result with FP64's, or with FP32's for a shorter precision."""
     widening = 8 // operation.item_bytes
-    # Of a grouped product two experts are compared.
+    # Only two experts of a grouped product are compared.
     twin = 0 if operation.family == "grouped_gemm" else TWIN * widening
     if call.answers is None or operation.amounts.held_bytes * twin > USABLE * total:
         return None
@@ -773,24 +776,24 @@ def _numerics(call: OperatorCall, operation: Operation, total: int) -> Numerics 
 
 
 def _compared(pairs: Pairs, *, is_backward: bool) -> Numerics:
-    """Return how far results are from their references, the farthest of several.
+    """Return how far results are from their references: the largest distance of several.
 
     A cosine is blind to scale, and for a single number it is 1 or -1: so the norms, or the numbers
     themselves, are compared as a training step's losses or norms of gradients are.
     """
-    seen = [_distance(answer, reference) for answer, reference in pairs]
-    cosines = [one.cosine for one in seen if one.cosine is not None]
-    farthest = max(seen, key=_apart)
-    together = replace(
+    distances = [_distance(answer, reference) for answer, reference in pairs]
+    cosines = [distance.cosine for distance in distances if distance.cosine is not None]
+    farthest = max(distances, key=_relative_difference)
+    combined = replace(
         farthest,
-        finite=all(one.finite for one in seen),
-        max_abs_diff=max(one.max_abs_diff or 0.0 for one in seen),
+        finite=all(distance.finite for distance in distances),
+        max_abs_diff=max(distance.max_abs_diff or 0.0 for distance in distances),
         cosine=min(cosines, default=None),
     )
     if not is_backward:
-        return together
+        return combined
     return replace(
-        together,
+        combined,
         loss=None,
         reference_loss=None,
         grad_norm=farthest.loss,
@@ -799,26 +802,27 @@ def _compared(pairs: Pairs, *, is_backward: bool) -> Numerics:
 
 
 def _distance(answer: Tensor, reference: Tensor) -> Numerics:
-    """Return how far a result is from its reference; their sizes stand as losses."""
+    """Return how far a result is from its reference; their sizes are stored as losses."""
     answer = answer.detach().flatten().double()
     reference = reference.detach().flatten().double()
-    is_one = answer.numel() == 1
+    is_scalar = answer.numel() == 1
     size, expected = (
-        float(each if is_one else torch.linalg.vector_norm(each)) for each in (answer, reference)
+        float(value if is_scalar else torch.linalg.vector_norm(value))
+        for value in (answer, reference)
     )
     finite = bool(torch.isfinite(answer).all())
     return Numerics(
         finite=finite,
         max_abs_diff=float((answer - reference).abs().max()),
-        cosine=cosine(answer, reference) if finite and expected and not is_one else None,
+        cosine=cosine(answer, reference) if finite and expected and not is_scalar else None,
         loss=size,
         reference_loss=expected,
     )
 
 
-def _apart(seen: Numerics) -> float:
-    """Return how far the sizes are apart, as a share of the expected one; NaN is the farthest."""
-    size, expected = seen.loss or 0.0, seen.reference_loss or 0.0
-    apart = abs(size - expected)
-    relative = apart / abs(expected) if expected else apart
+def _relative_difference(numerics: Numerics) -> float:
+    """Return the difference in size as a share of the expected one; NaN counts as infinite."""
+    size, expected = numerics.loss or 0.0, numerics.reference_loss or 0.0
+    difference = abs(size - expected)
+    relative = difference / abs(expected) if expected else difference
     return math.inf if math.isnan(relative) else relative
