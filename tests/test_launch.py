@@ -443,7 +443,7 @@ CHEAP, DEAR = SAME_KIND, SAME_KIND + 0.001
 
 
 class Drawn:
-    is_dear = WorkerProcess.is_dear
+    is_expensive = WorkerProcess.is_expensive
 
     def __init__(self, excess: float | None, name: str) -> None:
         self.excess = excess

@@ -48,11 +48,11 @@ STOPPED_LIMIT_S = 30.0
 TURN_LIMIT_S = 10.0
 CALIBRATION_LIMIT_S = 60.0
 DRAWS = 8
-"""Contexts that are drawn at most; if there are two kinds, all are of the wrong one once in 256."""
+"""Most contexts to try; if half are expensive, all eight are once in 256 times."""
 MOST_FUTILE = 2
-"""After so many rounds in a row without one of the cheap kind, contexts are taken as they come."""
+"""After so many rounds in a row without a cheap context, contexts are taken as they come."""
 SAME_KIND = 0.045
-"""Launch costs that differ by less are of one kind: 0 to 0.034 and 0.058 to 0.12 on an H200."""
+"""Contexts whose launch costs differ by less are alike: 0 to 0.034 and 0.058 to 0.12 on an H200."""
 
 
 Joint = tuple[str, int]
@@ -64,16 +64,16 @@ class MeasureRequest:
     """How a case is to be measured in a process."""
 
     bursts: Bursts | None = None
-    """If it is power-bound, in these."""
+    """The bursts to measure it in if it is power-bound."""
     choices: Draw | None = None
-    """The compiler makes these choices, in caches of their own, and tunes only other kernels;
-    nothing may have been measured in the process before."""
+    """The compiler makes these choices, in caches of their own, and tunes only other kernels; the
+    process must not have measured anything before."""
     keeps: bool = True
-    """Whether the code that it compiles stays in the user's cache folder; else it is tuned anew."""
+    """Whether compiled code stays in the user's cache folder; else it is tuned anew next time."""
     known: Collection[str] = ()
     """Results that are not computed again: NUMERICS or COUNTS."""
     enter: Callable[[str], None] = dataclasses.field(default=lambda _phase: None, compare=False)
-    """Learns of each phase that begins."""
+    """Called with each phase that begins."""
 
 
 PLAIN = MeasureRequest()
@@ -85,7 +85,7 @@ class WorkerProcess:
     def __init__(
         self, zygote: Zygote, name: str, pid: int, connection: Connection, greeting: dict[str, Any]
     ) -> None:
-        """Made by ``Zygote.context``."""
+        """Take over a context that ``Zygote.context`` has forked."""
         self.name = name
         self.pid = pid
         self.device = msgspec.convert(greeting["device"], Device)
@@ -95,53 +95,56 @@ class WorkerProcess:
         self.libraries: dict[str, str] = greeting.get("libraries") or {}
         """Versions of the GPU's libraries that it has loaded, by name."""
         self.excess: float | None = greeting.get("excess")
-        """How much more launches cost than they could; None where no process is drawn again."""
+        """How much more launches cost than the cheapest, a fraction; None if not measured."""
         self.give_way: Callable[[], None] = lambda: None
-        """Called when a case asks that another context of the device runs for a moment."""
+        """Called when a case lets another context use the device for a moment."""
         self._zygote = zygote
         self._connection = connection
         self._log = zygote.logs / f"{name}.log"
 
     @property
-    def is_dear(self) -> bool:
-        """Whether launches surely cost more here than they could."""
+    def is_expensive(self) -> bool:
+        """Whether launches cost more in this context than in others, beyond doubt."""
         return self.excess is not None and self.excess > SAME_KIND
 
     def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
-        """Measure one case; the first one of a precision proves the device's arithmetic afterwards.
+        """Measure one case; the first of each precision then proves the device's arithmetic.
 
         Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
         """
         proof = arithmetic.proof(case)
-        beside = {
+        options = {
             "bursts": asked.bursts and dataclasses.asdict(asked.bursts),
             "choices": asked.choices and asked.choices.table,
             "discards": not asked.keeps,
             "prove": proof is not None and proof not in self._zygote.proved,
             "known": sorted(asked.known),
         }
-        beside = {name: value for name, value in beside.items() if value not in (None, False, [])}
-        found = self._answer("measure", case, "measurement", Measurement, beside, enter=asked.enter)
-        self._zygote.proved.update([] if proof is None else [proof])
-        return found
+        options = {name: value for name, value in options.items() if value not in (None, False, [])}
+        measurement = self._answer(
+            "measure", case, "measurement", Measurement, options, enter=asked.enter
+        )
+        if proof is not None:
+            self._zygote.proved.add(proof)
+        return measurement
 
     def calibrate(self) -> Calibration:
         """Find how long the device works at full clock.
 
-        Raises LaunchError where it cannot be found.
+        Raises LaunchError if that cannot be determined.
         """
         try:
             self._connection.send({"calibrate": True})
-            said = self._connection.receive(CALIBRATION_LIMIT_S)
-            return msgspec.convert(said["calibrated"], Calibration)
+            answer = self._connection.receive(CALIBRATION_LIMIT_S)
+            return msgspec.convert(answer["calibrated"], Calibration)
         except (TimeoutError, ClosedError, ProtocolError, msgspec.ValidationError) as error:
             raise LaunchError(f"context {self.name} could not be calibrated: {error}") from error
         except KeyError:
-            words = said.get("fault", {}).get("message", str(said)[:200])
-            raise LaunchError(f"context {self.name} could not be calibrated: {words}") from None
+            cause = answer.get("fault", {}).get("message", str(answer)[:200])
+            raise LaunchError(f"context {self.name} could not be calibrated: {cause}") from None
 
     def profile(self, case: Case) -> KernelTable:
-        """Look into a case's step; a profiler stays, so nothing is to be measured here after it.
+        """Profile a case's step; the profiler stays attached, so measure nothing here afterwards.
 
         Raises as ``measure`` does.
         """
@@ -153,7 +156,7 @@ class WorkerProcess:
         case: Case,
         name: str,
         kind: type[Answer],
-        beside: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         *,
         enter: Callable[[str], None] = lambda _phase: None,
     ) -> Answer:
@@ -161,16 +164,16 @@ class WorkerProcess:
         deadline = time.monotonic() + case.time_limit_s
         phase = "start"
         try:
-            self._connection.send({order: dataclasses.asdict(case), **(beside or {})})
+            self._connection.send({order: dataclasses.asdict(case), **(options or {})})
             while True:
                 message = self._connection.receive(max(0.0, deadline - time.monotonic()))
                 if "phase" in message:
                     phase = str(message["phase"])
                     enter(phase)
                 elif "give_way" in message:
-                    waited_since = time.monotonic()
+                    began = time.monotonic()
                     self.give_way()
-                    deadline += time.monotonic() - waited_since  # it is not the case that is slow
+                    deadline += time.monotonic() - began  # the case's limit does not include it
                     self._connection.send({"go_on": True})
                 elif name in message:
                     return msgspec.convert(message[name], kind)
@@ -192,7 +195,7 @@ class WorkerProcess:
             raise self._fault("protocol", str(error), phase, offset) from error
 
     def take_turn(self) -> None:
-        """Work on the device for some milliseconds; raises LaunchError where it cannot."""
+        """Work on the device for some milliseconds; raises LaunchError if it cannot."""
         try:
             self._connection.send({"take_turn": True})
             self._connection.receive(TURN_LIMIT_S)
@@ -205,7 +208,7 @@ class WorkerProcess:
         return CaseFault(Fault(kind, message, phase, last_output(self._log, offset)))
 
     def close(self) -> None:
-        """End the context and everything that it started."""
+        """End the context and everything it started."""
         self._connection.close()
         self._zygote.end(self.pid)
 
@@ -213,8 +216,8 @@ class WorkerProcess:
 class Zygote:
     """A process with torch imported and no device opened, which forks contexts.
 
-    Use as a context manager, or call ``close``; closing leaves no process behind.  It imports while
-    its starter does something else: the first context waits for it.
+    Use as a context manager, or call ``close``; closing leaves no process behind.  The import runs
+    in the background, and the first context waits for it.
     """
 
     def __init__(
@@ -229,11 +232,10 @@ class Zygote:
     ) -> None:
         """Start a zygote under ``python`` with ``environment`` on top of our own, in ``folder``.
 
-        ``command_prefix`` are words that start it elsewhere on this machine, in a container that
-        shares our folder for temporary files.  The zygote gets only those of our
-        variables that such a command hands on.  A shared one serves one runner after another: other
-        processes that join it by its ``joint``, and its starter.  Raises LaunchError if the
-        interpreter is missing, or the one to join is gone.
+        ``command_prefix`` starts it elsewhere on this machine, in a container that shares our
+        folder for temporary files; it gets only those of our variables that the command passes on.
+        A shared one serves one runner after another: its starter, and processes that join it by its
+        ``joint``.  Raises LaunchError if the interpreter is missing, or the zygote to join is gone.
         """
         self._directory = temporary_folder() if joins is None else None
         self._is_shared = is_shared or joins is not None
@@ -245,14 +247,14 @@ class Zygote:
             self.logs, self._pid = Path(joins[0]), joins[1]
             self._raise_if_gone()
         self.proved: set[tuple[str, ...]] = set()
-        """The arithmetic that this device and environment have proved, as ``proof`` has it."""
+        """Arithmetic that has been proved on this device and environment, as ``proof`` names it."""
         self.versions: dict[str, str | None] = {}
-        """Versions of torch, torchvision, CUDA, HIP and triton as the worker has them."""
+        """The worker's versions of torch, torchvision, CUDA, HIP and triton."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._exits: dict[str, int] = {}
         """How contexts ended, by name."""
         self._contexts = 0
-        # Those of one runner after another write to one folder.
+        # The contexts of all its runners write to one folder.
         self._prefix = f"context-{secrets.token_hex(2)}-" if self._is_shared else "context-"
         self._futile = 0
         self._connection: Connection | None = None
@@ -271,14 +273,14 @@ class Zygote:
 
     @property
     def joint(self) -> Joint:
-        """The folder and the process id by which others join a shared one."""
+        """The folder and process id by which other runners join a shared zygote."""
         return str(self.logs), self._pid
 
     def wait(self) -> None:
         """Wait until it can fork; raises LaunchError if it has no torch or does not answer."""
         if self._connection is not None:
             return
-        if self._listener.fileno() < 0:  # it did not start for who asked before
+        if self._listener.fileno() < 0:  # an earlier call found that it cannot start
             raise LaunchError("the workers have ended")
         try:
             if self._is_shared:
@@ -292,7 +294,7 @@ class Zygote:
 
     def _announce(self) -> None:
         """Tell the zygote that it may serve us."""
-        name = f"{secrets.token_hex(4)}.new"  # until somebody listens
+        name = f"{secrets.token_hex(4)}.new"  # renamed once we listen
         with temporary_files():
             with address(self.logs, name) as path:
                 self._listener.bind(path)
@@ -309,7 +311,7 @@ class Zygote:
         """Start the process; raises LaunchError."""
         with temporary_files():
             log = self.logs / "zygote.log"
-            log.write_bytes(b"\n")  # which says now that a disk is full
+            log.write_bytes(b"\n")  # so that a full disk is noticed now
         command = [python, "-m", "bench_lib.worker", "serve"]
         variables = {
             **environment,
@@ -318,11 +320,11 @@ class Zygote:
             "PYTHONUNBUFFERED": "1",
         }
         if command_prefix:
-            # In a container neither our PYTHONPATH nor the folder of this package need mean
-            # anything, and variables get there on its command line alone.
+            # A container may not have our PYTHONPATH or this package's folder, and gets variables
+            # only by its command line.
             variables["PYTHONPATH"] = import_path(self.logs, variables, copied=True)
-            words = [f"{name}={value}" for name, value in variables.items()]
-            command = [*command_prefix, "env", *words, *command]
+            settings = [f"{name}={value}" for name, value in variables.items()]
+            command = [*command_prefix, "env", *settings, *command]
         else:
             variables["PYTHONPATH"] = import_path(self.logs, {**os.environ, **variables})
         try:
@@ -337,40 +339,39 @@ class Zygote:
                     start_new_session=True,
                 )
         except OSError as error:
-            what = "a program that runs the words after it"
+            expected = "a program that runs the words after it"
             if not command_prefix:
-                what = "a Python interpreter with torch and torchvision"
+                expected = "a Python interpreter with torch and torchvision"
             raise LaunchError(
-                f"cannot start a worker with {command[0]}: {error.strerror}; it must be {what}"
+                f"cannot start a worker with {command[0]}: {error.strerror}; it must be {expected}"
             ) from error
 
     def context(self, *, draws: int = DRAWS) -> WorkerProcess:
         """Fork a context and wait until it has opened its device.
 
-        One in which launches cost more than they could is ended and another drawn, up to so
-        many in all.  Raises LaunchError where the workers do not start or the device cannot be
-        opened.
+        A context with expensive launches is replaced by another one, up to ``draws`` in all.
+        Raises LaunchError if the workers do not start or the device cannot be opened.
         """
         self.wait()
         if self._futile >= MOST_FUTILE:
             draws = 1
         for _ in range(draws - 1):
             context = self._forked()
-            if not context.is_dear:
+            if not context.is_expensive:
                 self._futile = 0
                 return context
             context.close()
-            self.exit_code(context.name)  # until then it may hold the device, or its memory
+            self.exit_code(context.name)  # until it has ended, it may hold the device's memory
         context = self._forked()
         if draws > 1:
-            self._futile = self._futile + 1 if context.is_dear else 0
+            self._futile = self._futile + 1 if context.is_expensive else 0
         return context
 
     def _forked(self) -> WorkerProcess:
         self._contexts += 1
         name = f"{self._prefix}{self._contexts}"
-        with contextlib.suppress(OSError):  # a zygote that has ended took its folder along
-            # Ours to read also where the context, in a container, is another user's.
+        with contextlib.suppress(OSError):  # a zygote that has ended has removed its folder
+            # Created here, so that we can read it if the container's context is another user's.
             (self.logs / f"{name}.log").touch(mode=0o600)
         self._order({"order": "fork", "context": name})
         connection, hello = self._accept(name, OPEN_LIMIT_S)
@@ -380,15 +381,15 @@ class Zygote:
             return WorkerProcess(self, name, pid, connection, greeting)
         except ClosedError:
             code = self.exit_code(name)
-            why = how_it_ended(code)
+            cause = how_it_ended(code)
         except TimeoutError:
-            code, why = 0, f"it took more than {OPEN_LIMIT_S:g} s"
+            code, cause = 0, f"it took more than {OPEN_LIMIT_S:g} s"
         except (ProtocolError, msgspec.ValidationError, KeyError, TypeError) as error:
-            code, why = 0, f"it greeted with no device: {error}"
+            code, cause = 0, f"it greeted with no device: {error}"
         connection.close()
         self.end(pid)
         output = last_output(self.logs / f"{name}.log")
-        raise self._error(f"a worker could not open its device: {why}\n{output}", code)
+        raise self._error(f"a worker could not open its device: {cause}\n{output}", code)
 
     def exit_code(self, name: str, wait_s: float = 5.0) -> int | None:
         """Return how a context ended (negative: by that signal); None if unknown."""
@@ -405,26 +406,26 @@ class Zygote:
             self._order({"order": "end", "pid": pid})
 
     def close(self) -> None:
-        """End the zygote and all its contexts; of another process's zygote our contexts alone."""
+        """End the zygote and all its contexts; of another's zygote, only our contexts."""
         for connection in self._accepted:
             connection.close()
         self._listener.close()
         process = self._process
         if process is None:
-            if self._connection is None:  # nobody else has announced himself then
+            if self._connection is None:  # no other runner has announced itself then
                 (self.logs / RUNNER).unlink(missing_ok=True)
             signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL, but=self._pid)
             return
         try:
-            # Who serves one after another waits for the next.
-            hangs_up = self._connection is not None and not self._is_shared
-            process.wait(timeout=5 if hangs_up else 0)
+            # A shared zygote would wait for its next runner.
+            ends_itself = self._connection is not None and not self._is_shared
+            process.wait(timeout=5 if ends_itself else 0)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        finally:  # also where somebody presses Ctrl-C once more
-            # What contexts started outlives a zygote that was killed, and may be in other groups.
+        finally:  # even if somebody presses Ctrl-C again
+            # Contexts' processes outlive a zygote that was killed, and may be in other groups.
             signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL)
             if self._directory is not None:
                 self._directory.cleanup()
@@ -450,8 +451,8 @@ class Zygote:
 
     def _accept(self, who: str, limit_s: float) -> tuple[Connection, dict[str, Any]]:
         """Wait for ``who`` to call back, while the zygote lives."""
-        went_on = time.monotonic()
-        deadline = went_on + limit_s
+        last_ran = time.monotonic()
+        deadline = last_ran + limit_s
         while (remaining := deadline - time.monotonic()) > 0:
             self._listener.settimeout(min(0.2, remaining))
             try:
@@ -460,25 +461,25 @@ class Zygote:
                 self._raise_if_gone()
                 self._raise_if_ended(who)
                 if _state(self._pid) != "T":
-                    went_on = time.monotonic()
-                elif time.monotonic() - went_on > STOPPED_LIMIT_S:
+                    last_ran = time.monotonic()
+                elif time.monotonic() - last_ran > STOPPED_LIMIT_S:
                     raise LaunchError(
                         f"process {self._pid}, which starts the workers, was stopped by a signal "
                         f"and did not go on within {STOPPED_LIMIT_S:g} s"
                     ) from None
                 continue
             connection = Connection(accepted)
-            self._accepted = [each for each in self._accepted if each.fileno() >= 0]
+            self._accepted = [other for other in self._accepted if other.fileno() >= 0]
             self._accepted.append(connection)
             with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
-                first = connection.receive(max(0.0, deadline - time.monotonic()))
-                if first.get("hello") == who:
-                    return connection, first
+                hello = connection.receive(max(0.0, deadline - time.monotonic()))
+                if hello.get("hello") == who:
+                    return connection, hello
             connection.close()
         raise LaunchError(self._obituary(f"no worker answered within {limit_s:g} s"))
 
     def _raise_if_gone(self) -> None:
-        """Raise LaunchError where the zygote has ended."""
+        """Raise LaunchError if the zygote has ended."""
         if self._process is not None:
             if (code := self._process.poll()) is not None:
                 raise self._error(self._obituary(how_it_ended(code)), code)
@@ -486,7 +487,7 @@ class Zygote:
             raise self._error(self._obituary("the shared workers are gone"), None)
 
     def _raise_if_ended(self, name: str) -> None:
-        """Raise LaunchError where a context has ended that has not called back."""
+        """Raise LaunchError if a context has ended before it called back."""
         if self._connection is None:
             return
         with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
@@ -499,19 +500,19 @@ class Zygote:
             output = last_output(self.logs / f"{name}.log")
             raise self._error(f"a context did not begin: {how_it_ended(code)}\n{output}", code)
 
-    def _error(self, words: str, code: int | None) -> LaunchError:
-        """Return why workers did not start, which a second time may not happen to the killed.
+    def _error(self, message: str, code: int | None) -> LaunchError:
+        """Return the error of workers that did not start: after a kill, a retry may succeed.
 
-        ``code`` is the exit code of one; None if its zygote, which would know, may be gone too.
+        ``code`` is a worker's exit code; None if its zygote, which would know, may be gone too.
         """
-        if self._process is None:  # ours would start anew
-            return WorkerKilledError(words)
+        if self._process is None:  # a zygote of our own may start
+            return WorkerKilledError(message)
         if code is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(timeout=1)
-        return (WorkerKilledError if (code or 0) < 0 else LaunchError)(words)
+        return (WorkerKilledError if (code or 0) < 0 else LaunchError)(message)
 
-    def _obituary(self, what: str) -> str:
+    def _obituary(self, cause: str) -> str:
         output = last_output(self.logs / "zygote.log")
         for package in ("torch", "torchvision"):
             if f"No module named '{package}'" in output:
@@ -519,11 +520,11 @@ class Zygote:
                     f"the worker's interpreter has no {package}; "
                     "install torch and torchvision there"
                 )
-        return f"{what}; its last output:\n{output}" if output else what
+        return f"{cause}; its last output:\n{output}" if output else cause
 
 
 def _state(pid: int) -> str:
-    """Return the letter of a process's state: X if it is gone, Z if nobody has waited for it."""
+    """Return the letter of a process's state: X if it is gone, Z for a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -531,11 +532,10 @@ def _state(pid: int) -> str:
 
 
 def import_path(folder: Path, variables: Mapping[str, str], *, copied: bool = False) -> str:
-    """Return a PYTHONPATH by which a worker finds this package and nothing that lies beside it.
+    """Return a PYTHONPATH by which a worker finds this package and nothing installed beside it.
 
-    Another interpreter must not find the torch of ours, which may be next to this package;
-    so the package is linked into a folder of its own, below ``folder``, or copied there.
-    Raises LaunchError.
+    Another interpreter must not find our torch, which may be next to this package; so the package
+    is linked into a folder of its own, below ``folder``, or copied there.  Raises LaunchError.
     """
     ours, package = folder / "import", Path(__file__).resolve().parents[1]
     with temporary_files():
@@ -545,5 +545,5 @@ def import_path(folder: Path, variables: Mapping[str, str], *, copied: bool = Fa
             shutil.copytree(package, ours / "bench_lib", ignore=ignored)
         else:
             (ours / "bench_lib").symlink_to(package)
-    already = variables.get("PYTHONPATH")
-    return f"{ours}{os.pathsep}{already}" if already else str(ours)
+    others = variables.get("PYTHONPATH")
+    return f"{ours}{os.pathsep}{others}" if others else str(ours)
