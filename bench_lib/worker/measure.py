@@ -1,8 +1,8 @@
 """Measures one case on one device: build, first step, warm-up, measured steps, memory, numerics.
 
-The order is part of the meaning.  Memory is read before anything else can raise it, the
-device time of a host-bound step is taken while there still is a step, and numerics come last
-because their FP32 twin needs memory and compilation of its own.
+The order matters.  Memory is read before anything else can raise it, the device time of a
+host-bound step is taken while the step still exists, and numerics come last because their FP32 twin
+needs memory and compilation of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bench_lib.worker.workloads import Setting, Workload, build
 from bench_lib.worker.workloads.compilation import Recorded
 
 CLEAN_UP = "clean up"
-"""Giving back memory and compiled code, before a case and after it."""
+"""Releasing memory and compiled code, before a case and after it."""
 FIRST_STEP, COMPILE = "first step", "compile"
 BURSTS, REST = "bursts", "rest"
 
@@ -44,30 +44,30 @@ BURSTS, REST = "bursts", "rest"
 class Phases:
     """How long a case has been in each phase; a phase that is entered again adds to its time."""
 
-    def __init__(self, tell: Callable[[str], None], now: Callable[[], float]) -> None:
-        """Begin with cleaning up; ``tell`` is called with each later phase, ``now`` is in s."""
-        self._tell = tell
+    def __init__(self, report: Callable[[str], None], now: Callable[[], float]) -> None:
+        """Begin with cleaning up; ``report`` is called with each later phase, ``now`` is in s."""
+        self._report = report
         self._now = now
         self._name = CLEAN_UP
         self._since_s = now()
         self._seconds: dict[str, float] = {}
 
     def enter(self, name: str) -> None:
-        """Leave the phase that we are in for another one."""
-        self._turn_to(name)
-        self._tell(name)
+        """Leave the current phase for another one."""
+        self._switch_to(name)
+        self._report(name)
 
-    def _turn_to(self, name: str) -> None:
+    def _switch_to(self, name: str) -> None:
         now_s = self._now()
         self._seconds[self._name] = self._seconds.get(self._name, 0.0) + now_s - self._since_s
         self._name, self._since_s = name, now_s
 
     def clean_up(self) -> None:
-        """Enter the last phase, which is not reported: a failure there happened before."""
-        self._turn_to(CLEAN_UP)
+        """Enter the last phase, which is not reported: a failure there has an earlier cause."""
+        self._switch_to(CLEAN_UP)
 
     def part(self, of: str, name: str, seconds: float) -> None:
-        """Count so many seconds of one phase, at most all of it, as another's."""
+        """Move so many seconds of one phase, at most all of it, to another."""
         moved = min(seconds, self._seconds.get(of, 0.0))
         if moved > 0:
             self._seconds[of] -= moved
@@ -75,41 +75,41 @@ class Phases:
 
     def spent(self) -> dict[str, float]:
         """Return the seconds of each phase up to now, to a tenth of a millisecond."""
-        self._turn_to(self._name)
+        self._switch_to(self._name)
         return {name: round(seconds, 4) for name, seconds in self._seconds.items()}
 
 
 HOST_BOUND = 0.9
-"""Issuing a step takes this share of it or more: the device waits for Python."""
+"""If issuing a step takes this share of its time or more, the device waits for Python."""
 BACKLOG = 0.25
-"""Steps of work that a device has left when the last is issued, or else it has waited.
+"""Steps of work that a device has left when the last is issued, unless it has waited.
 
 A launch queue of 1024 kernels is half a step of DenseNet-121 training."""
 STEADY = 0.02
 BLOCK_S = 0.1
 EARLY, EARLY_BLOCK_S = 0.005, 0.05
-"""Blocks of half the length that agree so well end warming up before its least time."""
+"""Blocks of half the length that agree this well end the warm-up before its least time."""
 ISSUES, ISSUES_S, FEWEST_ISSUES = 5, 0.1, 3
-"""Steps whose issue is timed one by one, unless they take longer than this in all: then fewer."""
+"""Steps whose issue is timed one by one; fewer if all of them would take longer than this."""
 LEAST_WARMUP_STEPS = 3
 """CUDA graphs are recorded on the second and third call of a compiled step."""
 
 
 @dataclass
 class Steadiness:
-    """Says when warming up is over: long enough, and the last blocks agree."""
+    """Decides when the warm-up is over: it was long enough, and the last blocks agree."""
 
     least_s: float
     most_s: float
     least_steps: int = LEAST_WARMUP_STEPS
     early_s: float | None = None
-    """Least time where all blocks of this time agree within 0.5%."""
+    """Least time if all blocks within it agree within 0.5%."""
     blocks: list[float] = field(default_factory=list)
     """Seconds a step, by block."""
     steps: int = 0
     elapsed_s: float = 0.0
     ends_s: list[float] = field(default_factory=list)
-    """When each block ended, since the first began."""
+    """When each block ended, from the start of the first."""
 
     def warm_up(
         self,
@@ -118,7 +118,7 @@ class Steadiness:
         first_step_s: float,
         agree: Callable[[float], float],
     ) -> None:
-        """Run blocks of steps until it is over; steps and times are equal on all ranks."""
+        """Run blocks of steps until the warm-up is over; all ranks agree on steps and times."""
         while not self.is_finished:
             steps = self.next_block(agree(first_step_s))
             self.add(steps, agree(timed(clock, step, steps)))
@@ -146,11 +146,11 @@ class Steadiness:
 
     @property
     def is_steady_early(self) -> bool:
-        """Whether at least three blocks, of all of the last ``early_s``, lie within 0.5%."""
+        """Whether all blocks of the last ``early_s``, at least three, lie within 0.5%."""
         if self.early_s is None or self.elapsed_s < self.early_s:
             return False
-        within = [end_s > self.elapsed_s - self.early_s for end_s in self.ends_s]
-        last = self.blocks[-max(3, sum(within)) :]
+        recent = sum(end_s > self.elapsed_s - self.early_s for end_s in self.ends_s)
+        last = self.blocks[-max(3, recent) :]
         return len(last) >= 3 and max(last) <= min(last) * (1 + EARLY)
 
     @property
@@ -163,7 +163,7 @@ class Steadiness:
         return self.elapsed_s >= self.least_s and self.is_steady
 
     def next_block(self, first_step_s: float) -> int:
-        """How many steps fill the next block."""
+        """Return how many steps fill the next block."""
         step_s = self.blocks[-1] if self.blocks else first_step_s
         may_end_early = self.early_s is not None and self.early_s < self.least_s
         block_s = EARLY_BLOCK_S if may_end_early else BLOCK_S
@@ -171,29 +171,29 @@ class Steadiness:
 
 
 def iterations_for(sampling: Sampling, step_s: float) -> int:
-    """Measured iterations: enough to fill the time asked for, within the case's bounds."""
+    """Return how many iterations fill the measuring time, within the case's bounds."""
     wanted = math.ceil(sampling.measure_s / max(step_s, 1e-9))
     return max(sampling.iterations, min(sampling.max_iterations, wanted))
 
 
 @dataclass(frozen=True)
 class MeasuringContext:
-    """Objects that a process lends to every case it measures."""
+    """What a process provides to every case it measures."""
 
     setting: Setting
     clock: Clock
     context_id: str
     device_uuid: str | None = None
     bursts: Bursts | None = None
-    """Measure power-bound cases in such bursts; None measures all under sustained work."""
+    """Measure power-bound cases in these bursts; None measures all under sustained work."""
     choices: Mapping[str, Mapping[str, int | str]] | None = None
-    """Have the compiler choose so, by the kernel's source, in caches of these choices alone."""
+    """The compiler's choices, by the kernel's source; they get caches of their own."""
     keeps: bool = True
     """Whether those caches stay for the next time."""
     known: Collection[str] = ()
     """Results that need not be computed again: NUMERICS, COUNTS."""
     phase: Callable[[str], None] = lambda _name: None
-    """Told where in the case we are, for the error message of a hang."""
+    """Called with each phase of the case, for the error message of a hang."""
     agree: Callable[[float], float] = lambda value: value
     """Makes ranks take the same decision: returns the largest of all ranks' values."""
     cache_state: Callable[[], str | None] = compile_cache_state
@@ -201,20 +201,20 @@ class MeasuringContext:
     give_way: Callable[[], None] = lambda: None
     """Lets another context of the device run for a moment; see docs/architecture.md."""
     prepare: Callable[[Workload], Workload] = lambda workload: workload
-    """Lets a caller profile the steps; its own additions are measured too."""
+    """Lets a caller profile the steps; what it adds is measured too."""
     brief: bool = False
-    """Warm up by one step where it is eager on a CPU: nothing is recorded, and nobody gives way."""
+    """Warm up eager cases on a CPU by one step: nothing is recorded, and nobody gives way."""
     forget: Callable[[], None] = forget_compiled
-    """Drops compiled code of the case before, so that no case inherits its guards."""
+    """Drops compiled code of the previous case, so that no case inherits its guards."""
 
 
 def measure(case: Case, context: MeasuringContext) -> Measurement:
-    """Measure one case; whatever goes wrong is raised, with nothing left on the device."""
+    """Measure one case; any error is raised, with nothing left on the device."""
     phases = Phases(context.phase, context.clock.now)
     rested_s = context.clock.rested_s
     with (
         cleaned(context),
-        _caches(case, context),
+        _own_caches(case, context),
         on_threads(case.launch.threads),
     ):
         measurement = _measure(case, replace(context, phase=phases.enter))
@@ -224,7 +224,7 @@ def measure(case: Case, context: MeasuringContext) -> Measurement:
     return replace(measurement, phases_s=phases.spent())
 
 
-def _caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
+def _own_caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
     if context.choices is not None:
         return choices.handed(context.choices, keeps=context.keeps)
     return caches.emptied() if case.launch.cold else contextlib.nullcontext()
@@ -232,7 +232,7 @@ def _caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContext
 
 @contextlib.contextmanager
 def on_threads(count: int) -> Iterator[None]:
-    """Have torch compute on so many CPU threads; 0 leaves it as it is."""
+    """Have torch compute on so many CPU threads; 0 leaves the number as it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -243,10 +243,10 @@ def on_threads(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cleaned(context: MeasuringContext) -> Iterator[None]:
-    """Find and leave nothing of a case: no compiled code, no tensors, no cached memory.
+    """Remove everything of a case, before and after: compiled code, tensors, cached memory.
 
-    Objects from before a case stay to the end, and no collection looks at them again: once torch
-    has compiled, that took 0.2 s each time.
+    Garbage collections skip the objects from before a case: once torch has compiled, looking at
+    them took 0.2 s each time.
     """
     _clean(context)
     gc.freeze()
@@ -290,8 +290,8 @@ def _measured(
     marks = clock.marks(n + 1)
     context.phase("measure")
 
-    seen = _stretch(clock, marks, workload)
-    intervals = seen.iteration_s
+    stretch = _run_stretch(clock, marks, workload)
+    intervals = stretch.iteration_s
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
     training = workload.training()
@@ -299,7 +299,7 @@ def _measured(
     step_s = statistics.median(intervals)
     enqueue_s = _enqueue_time(clock, workload.step, context.agree(step_s)) if issues else None
     host_bound = enqueue_s is not None and (
-        enqueue_s >= HOST_BOUND * step_s or seen.end_s - seen.issued_s < BACKLOG * step_s
+        enqueue_s >= HOST_BOUND * step_s or stretch.end_s - stretch.issued_s < BACKLOG * step_s
     )
 
     burst = None
@@ -332,8 +332,8 @@ def _measured(
         context_id=context.context_id,
         device_uuid=context.device_uuid,
         iteration_s=intervals if burst is None else burst.iteration_s,
-        window_s=(seen.begin_s, seen.end_s),
-        wall_s=seen.end_s - seen.begin_s if burst is None else math.fsum(burst.iteration_s),
+        window_s=(stretch.begin_s, stretch.end_s),
+        wall_s=stretch.end_s - stretch.begin_s if burst is None else math.fsum(burst.iteration_s),
         sustained_s=None if burst is None else step_s,
         burst_window_s=None if burst is None else burst.window_s,
         warmup_s=steady.elapsed_s,
@@ -362,8 +362,8 @@ def _measured(
         exact=exact_counts,
         documents=[] if workload.documents is None else workload.documents(),
         peak_host_bytes=host_peak,
-        cpu_s=seen.cpu_s,
-        waited_s=seen.waited_s,
+        cpu_s=stretch.cpu_s,
+        waited_s=stretch.waited_s,
         warnings=warnings,
     )
 
@@ -371,7 +371,7 @@ def _measured(
 def _warmed_up(
     sampling: Sampling, context: MeasuringContext, workload: Workload, first_step_s: float
 ) -> Steadiness:
-    """Warm up, then give way to another process and run a block more."""
+    """Warm up, then give way to another process and run one more block."""
     clock = context.clock
     brief = context.brief and not clock.asynchronous and not workload.compiled
     brief = brief or workload.documents is not None
@@ -389,7 +389,7 @@ def _warmed_up(
 def _checked(
     sampling: Sampling, context: MeasuringContext, workload: Workload
 ) -> tuple[Numerics | None, StepCounts]:
-    """Compare the answer with FP32 eager's, and count; known results are left out."""
+    """Compare the answer with FP32 eager's, and count FLOPs and bytes; skip known results."""
     numerics, counts = None, StepCounts()
     if sampling.checks and NUMERICS not in context.known:
         context.phase("numerics")
@@ -404,7 +404,7 @@ def _checked(
 def _burst(
     case: Case, context: MeasuringContext, workload: Workload, step_s: float, *, host_bound: bool
 ) -> InBursts | None:
-    """Measure a power-bound case in bursts; nothing of ranks, which rest at different times."""
+    """Measure a power-bound case in bursts; several ranks would rest at different times."""
     bursts = context.bursts
     if bursts is None or context.setting.ranks > 1 or (host_bound and not bursts.always):
         return None
@@ -436,24 +436,24 @@ def uncollected() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """When the measured stretch began, all was issued, and the device was done with it."""
+    """When the measured stretch began, was all issued, and was done on the device."""
 
     begin_s: float
     issued_s: float
     end_s: float
     cpu_s: float | None
-    """CPU time of this process and those that it has started."""
+    """CPU time of this process and those it has started."""
     waited_s: float | None
-    """How long the thread of this process that waited longest had no CPU."""
+    """How long a thread of this process waited for a CPU, at most."""
     iteration_s: list[float]
 
 
-def _stretch(clock: Clock, marks: Marks, workload: Workload) -> _Stretch:
-    """Run the measured stretch from a fresh start, the collector held off."""
+def _run_stretch(clock: Clock, marks: Marks, workload: Workload) -> _Stretch:
+    """Run the measured stretch from a fresh start, without garbage collection."""
     family = host.family()
     step, mark, positions = workload.step, marks.mark, range(1, len(marks))
     with uncollected():
-        # After all that takes time: a loader's processes work ahead from here on.
+        # After everything that takes time: a loader's processes work ahead from here on.
         workload.rewind()
         clock.reset_peak()
         cpu_before, waits_before = host.cpu_s(of=family), host.waits_s()
@@ -467,7 +467,10 @@ def _stretch(clock: Clock, marks: Marks, workload: Workload) -> _Stretch:
         clock.synchronize()
         end_s = clock.now()
         waits = host.waits_s()
-        cpu_s = _grown(cpu_before, host.cpu_s())
+        cpu_after = host.cpu_s()
+    cpu_s = None
+    if cpu_before is not None and cpu_after is not None:
+        cpu_s = max(0.0, cpu_after - cpu_before)
     return _Stretch(
         begin_s=begin_s,
         issued_s=issued_s,
@@ -479,7 +482,7 @@ def _stretch(clock: Clock, marks: Marks, workload: Workload) -> _Stretch:
 
 
 def _enqueue_time(clock: Clock, step: Callable[[], object], step_s: float) -> float:
-    """Return the median of the host's seconds to issue a step to an idle device."""
+    """Return the median time on the host to issue a step to an idle device, in seconds."""
     times = []
     for _ in range(ISSUES if ISSUES * step_s <= ISSUES_S else FEWEST_ISSUES):
         clock.synchronize()
@@ -490,12 +493,8 @@ def _enqueue_time(clock: Clock, step: Callable[[], object], step_s: float) -> fl
     return statistics.median(times)
 
 
-def _grown(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else max(0.0, after - before)
-
-
 PORTIONED, PORTIONED_S = 20, 1.0
-"""Steps whose parts are timed: so many, unless they take longer than this in all."""
+"""Steps whose parts are timed; fewer if all of them would take longer than this."""
 LEAST_PORTIONED = 6
 """Fewer would not distinguish a slow rank from chance."""
 
@@ -504,26 +503,26 @@ def _portions(
     clock: Clock, portions: Mapping[str, Callable[[], object]], step_s: float
 ) -> dict[str, list[float]]:
     """Return the times of each part of some steps, the device idle between the parts."""
-    seen: dict[str, list[float]] = {name: [] for name in portions}
+    times_s: dict[str, list[float]] = {name: [] for name in portions}
     for _ in range(max(LEAST_PORTIONED, min(PORTIONED, int(PORTIONED_S / max(step_s, 1e-9))))):
         for name, part in portions.items():
-            seen[name].append(timed(clock, part, 1))
-    return seen
+            times_s[name].append(timed(clock, part, 1))
+    return times_s
 
 
 def _own_times(portions: Mapping[str, list[float]], waits: Collection[str]) -> list[float]:
-    """Return what each of these steps took but for the parts that wait for other ranks."""
+    """Return the time of each step without the parts that wait for other ranks."""
     own = [times for name, times in portions.items() if name not in waits]
     return [math.fsum(step) for step in zip(*own, strict=True)]
 
 
 def _storable(numerics: Numerics | None) -> Numerics | None:
-    """JSON has no NaN: values that are not finite are left out, and ``finite`` says so."""
+    """Leave out values that are not finite, as JSON has no NaN; ``finite`` tells."""
     if numerics is None:
         return None
-    unsayable: dict[str, Any] = {
+    not_finite: dict[str, Any] = {
         name: None
         for name, value in vars(numerics).items()
         if isinstance(value, float) and not math.isfinite(value)
     }
-    return replace(numerics, **unsayable)
+    return replace(numerics, **not_finite)
