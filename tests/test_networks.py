@@ -355,7 +355,7 @@ def test_gradients_add_up_until_the_optimizer_uses_them():
     case.step()
     alone = weight.grad.clone()
     case.optimizer.zero_grad()
-    case.gathered = 0
+    case.accumulated = 0
     case.step()
     torch.testing.assert_close(weight.grad, alone)
 

@@ -1,6 +1,6 @@
-"""torchrun, mpirun and srun: how they start ranks, and how a rank knows its place.
+"""torchrun, mpirun and srun: how they start ranks, and how a rank finds its place.
 
-Standard library only: a rank asks for its place before it imports anything else.
+Standard library only: a rank needs its place before it imports anything else.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ if TYPE_CHECKING:
     from bench_lib.model import Environment
 
 VARIABLE = "BENCH_LIB_LAUNCHER"
-"""A launcher's name and perhaps words of its own: ``srun -p gpu``."""
+"""A launcher's name, perhaps with options: ``srun -p gpu``."""
 SHARED_VARIABLE = "BENCH_LIB_SHARED"
 """A folder that all hosts see, for the ranks' files."""
 LAUNCHED_VARIABLE = "BENCH_LIB_LAUNCHED"
-"""How many times a launcher has started this command, of which one goes on."""
+"""How many times a launcher has started this command; only one of these processes goes on."""
 MOST_ON_A_CPU = 64
-"""Ranks that are started where there is no GPU: enough to try what a cluster does."""
+"""Most ranks on a machine without a GPU: enough to try what a cluster does."""
 LOCALHOST = "127.0.0.1"
 PORTS = range(20000, 32000)
-"""A job's own port is one of these: below those that Linux gives to outgoing connections."""
+"""A job's port is one of these: below the ones that Linux gives to outgoing connections."""
 
 
 @dataclass(frozen=True)
 class RanksWanted:
-    """The ranks that are to be started."""
+    """The ranks to start."""
 
     ranks: int
     words: tuple[str, ...]
-    """The user's own words for the launcher: ``-p gpu``."""
+    """The user's options for the launcher: ``-p gpu``."""
     python: str
     """The interpreter that measures."""
     environ: Mapping[str, str]
     gpus: int | None = None
-    """Those of one host; None if unknown, or on a CPU."""
+    """GPUs of one host; None if unknown, or on a CPU."""
 
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """The start of a command line: it runs what follows it as ranks."""
+    """The start of a command line that runs what follows it as ranks."""
 
     launcher: str
     """The launcher's name: a condition of a baseline."""
     words: tuple[str, ...]
-    """Before ``-m bench_lib.worker``, the interpreter among them."""
+    """Everything before ``-m bench_lib.worker``, with the interpreter."""
     ranks: int
     hosts: int | None = 1
     """None if only the launcher knows."""
     folder: Path | None = None
-    """The folder where it starts; None is our own folder."""
+    """The folder in which it starts; None is our own."""
 
     @property
     def is_alone(self) -> bool:
-        """Whether no launch may run beside it: a step of srun waits for the one before it."""
+        """Whether no other launch may run beside it: a step of srun waits for the one before."""
         return self.hosts != 1 or self.launcher == "srun"
 
 
@@ -96,11 +96,11 @@ class Launcher:
     """One way to start ranks, and the variables by which it gives a process its place."""
 
     name: str
-    """The user's word for it, and the name of its program."""
+    """The user's name for it, and that of its program."""
     command: Callable[[RanksWanted], LaunchCommand]
-    """Returns the command that starts ranks; raises LaunchError where it cannot."""
+    """Returns the command that starts ranks; raises LaunchError if it cannot."""
     mark: str
-    """A variable that is set where it, and nothing around it, started the process."""
+    """A variable that is set if this launcher, and no other around it, started the process."""
     rank: str
     local_rank: str
     ranks: str
@@ -109,20 +109,20 @@ class Launcher:
 
     @property
     def needed(self) -> tuple[str, str, str]:
-        """The variables without which a place is unknown."""
+        """The variables that give the place."""
         return self.rank, self.local_rank, self.ranks
 
     def who_am_i(self, environ: Mapping[str, str]) -> Placement:
         """Return the place of a process that this launcher started.
 
-        Raises UserError where variables are missing, are no numbers, or contradict each other.
+        Raises UserError if variables are missing, are not numbers, or contradict each other.
         """
         if missing := [name for name in self.needed if name not in environ]:
-            here = next((name for name in self.needed if name in environ), self.mark)
+            given = next((name for name in self.needed if name in environ), self.mark)
             raise UserError(
-                f"{here} is {environ[here]!r} in the environment and {' and '.join(missing)} "
+                f"{given} is {environ[given]!r} in the environment and {' and '.join(missing)} "
                 f"{'is' if len(missing) == 1 else 'are'} missing; {self.name} sets them all: "
-                f"start the ranks with it, or unset {here}"
+                f"start the ranks with it, or unset {given}"
             )
         local_rank = _number(environ, self.local_rank)
         rank = _number(environ, self.rank)
@@ -144,7 +144,7 @@ def _local_ranks(ranks: int, environ: Mapping[str, str]) -> int | None:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
-    """Return a variable's whole number; raises UserError where it is none."""
+    """Return a variable's value, a whole number; raises UserError if it is not one."""
     text = environ[name]
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise UserError(f"{name} is {text!r} in the environment; the launcher must set a number")
@@ -152,23 +152,23 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _program(name: str, environ: Mapping[str, str], install: str) -> str:
-    """Return the path of a launcher's program; raises LaunchError where it is not available."""
+    """Return the path of a launcher's program; raises LaunchError if it is not in PATH."""
     path = shutil.which(name, path=environ.get("PATH"))
     if path is None:
         raise LaunchError(f"there is no {name} in PATH; {install}, or choose another launcher")
     return path
 
 
-def _has(words: Sequence[str], *options: str) -> bool:
-    """Whether one of these options is among the words, with or without its value attached."""
-    return any(word.partition("=")[0] in options for word in words)
+def _has(argv: Sequence[str], *options: str) -> bool:
+    """Whether one of these options is among the arguments, with or without an attached value."""
+    return any(argument.partition("=")[0] in options for argument in argv)
 
 
 # --- srun --------------------------------------------------------------------------------
 
 STEP = "SLURM_STEP_ID"
-"""Set in a step's tasks and not in the batch script, which has a SLURM_PROCID of 0 and a
-SLURM_NTASKS of many all the same (Slurm 22.05)."""
+"""Set in a step's tasks and not in the batch script, which nevertheless has SLURM_PROCID=0 and the
+job's SLURM_NTASKS (Slurm 22.05)."""
 _NODES = re.compile(r"(?:-N|--nodes)=?(.*)")
 
 
@@ -177,36 +177,36 @@ def _srun(wanted: RanksWanted) -> LaunchCommand:
 
     The step ends with the first rank that fails.
     """
-    environ, given = wanted.environ, wanted.words
+    environ, options = wanted.environ, wanted.words
     install = "apt-get install slurm-client, and run inside a Slurm cluster"
-    words = [_program("srun", environ, install)]
-    words += ["--kill-on-bad-exit=1", "--export=ALL", "--mpi=none", "--input=none", "--unbuffered"]
-    if not _has(given, "--cpu-bind"):
-        words.append("--cpu-bind=none")
-    if STEP in environ and not _has(given, "--overlap"):
-        words.append("--overlap")  # the step that we are in holds what this one needs
-    hosts = _hosts_named(given)
+    argv = [_program("srun", environ, install)]
+    argv += ["--kill-on-bad-exit=1", "--export=ALL", "--mpi=none", "--input=none", "--unbuffered"]
+    if not _has(options, "--cpu-bind"):
+        argv.append("--cpu-bind=none")
+    if STEP in environ and not _has(options, "--overlap"):
+        argv.append("--overlap")  # the step that we are in holds what this one needs
+    hosts = _hosts_named(options)
     if hosts is None:
         hosts = _hosts_needed(wanted)
-        words.append(f"--nodes={hosts}")
-    words += [f"--ntasks={wanted.ranks}", *given, wanted.python]
-    return LaunchCommand("srun", tuple(words), wanted.ranks, hosts)
+        argv.append(f"--nodes={hosts}")
+    argv += [f"--ntasks={wanted.ranks}", *options, wanted.python]
+    return LaunchCommand("srun", tuple(argv), wanted.ranks, hosts)
 
 
-def _hosts_named(words: Sequence[str]) -> int | None:
-    """Return the number of hosts that the user's words ask for; raises LaunchError."""
-    for i, word in enumerate(words):
-        if found := _NODES.fullmatch(word):
-            value = found[1] or next(iter(words[i + 1 :]), "")
+def _hosts_named(options: Sequence[str]) -> int | None:
+    """Return the number of hosts that the user's options ask for; raises LaunchError."""
+    for i, option in enumerate(options):
+        if match := _NODES.fullmatch(option):
+            value = match[1] or next(iter(options[i + 1 :]), "")
             if not value.isdecimal() or not int(value):
-                raise LaunchError(f"{word} {value!r}: srun needs a number of hosts, from 1 on")
+                raise LaunchError(f"{option} {value!r}: srun needs a number of hosts, from 1 on")
             return int(value)
     return None
 
 
 def _hosts_needed(wanted: RanksWanted) -> int:
-    there = wanted.environ.get("SLURM_JOB_NUM_NODES", "1")
-    most = int(there) if there.isdecimal() else 1
+    nodes = wanted.environ.get("SLURM_JOB_NUM_NODES", "1")
+    most = int(nodes) if nodes.isdecimal() else 1
     return min(max(1, most), -(-wanted.ranks // wanted.gpus)) if wanted.gpus else 1
 
 
@@ -214,49 +214,49 @@ def _hosts_needed(wanted: RanksWanted) -> int:
 
 _HOSTS = ("--host", "-host", "-H", "--hostfile", "-hostfile", "-machinefile", "--machinefile")
 _BINDING = ("--bind-to", "-bind-to", "--map-by", "-map-by")
-TOLD = re.compile(
+EXPORTED = re.compile(
     r"(AITER|AMD|AMDGCN|ATEN|BENCH_LIB|CUBLAS|CUDA|DEBUG_CLR|DISABLE_ADDMM|FLASH_ATTENTION|GLOO"
     r"|GOMP|GPU|HIP|HIPBLASLT|HSA|KMP|LD|MALLOC|MASTER|MIOPEN|MKL|NCCL|NVIDIA|NVSHMEM|OMP|ONEDNN"
     r"|OPENBLAS|PYTHON|PYTORCH|RCCL|ROCBLAS|ROCM?|ROCR|SGLANG|TENSILE|TORCH|TORCHDYNAMO"
     r"|TORCHINDUCTOR|TRITON|VLLM)_\w+"
     r"|PATH|PYTHONPATH|VIRTUAL_ENV"
 )
-"""Variables that ranks of other hosts need: Open MPI takes only those along that are named."""
+"""Variables that ranks on other hosts need: Open MPI passes on only those that are named."""
 
 
 def _mpirun(wanted: RanksWanted) -> LaunchCommand:
     """Start ranks that may use all cores: data loading has threads and processes of its own."""
-    extra, environ = wanted.words, wanted.environ
-    words = [_program("mpirun", environ, "apt-get install openmpi-bin")]
-    words += ["-np", str(wanted.ranks)]
-    is_one_host = environ.get("SLURM_JOB_NUM_NODES", "1") == "1" and not _has(extra, *_HOSTS)
-    if not _has(extra, *_BINDING):
-        words += ["--bind-to", "none"]
+    options, environ = wanted.words, wanted.environ
+    argv = [_program("mpirun", environ, "apt-get install openmpi-bin")]
+    argv += ["-np", str(wanted.ranks)]
+    is_one_host = environ.get("SLURM_JOB_NUM_NODES", "1") == "1" and not _has(options, *_HOSTS)
+    if not _has(options, *_BINDING):
+        argv += ["--bind-to", "none"]
         if is_one_host:  # slots are cores, of which small machines have few
-            words += ["--map-by", "slot:OVERSUBSCRIBE"]
+            argv += ["--map-by", "slot:OVERSUBSCRIBE"]
     if os.geteuid() == 0:
-        words.append("--allow-run-as-root")
-    told = sorted({"PYTHONPATH", *(name for name in environ if TOLD.fullmatch(name))})
-    words += [word for name in told for word in ("-x", name)]
-    words += [*extra, wanted.python]
-    return LaunchCommand("mpirun", tuple(words), wanted.ranks, 1 if is_one_host else None)
+        argv.append("--allow-run-as-root")
+    exported = sorted({"PYTHONPATH", *(name for name in environ if EXPORTED.fullmatch(name))})
+    argv += [argument for name in exported for argument in ("-x", name)]
+    argv += [*options, wanted.python]
+    return LaunchCommand("mpirun", tuple(argv), wanted.ranks, 1 if is_one_host else None)
 
 
 # --- torchrun ----------------------------------------------------------------------------
 
 
 def _torchrun(wanted: RanksWanted) -> LaunchCommand:
-    """Start ranks on this host; raises LaunchError for several hosts, which srun reaches."""
+    """Start ranks on this host; raises LaunchError for several hosts."""
     if _has(wanted.words, "--nnodes"):
         raise LaunchError(
             "torchrun starts the ranks of one host; take srun, or mpirun --host A:N,B:N"
         )
     start = (wanted.python, "-m", "torch.distributed.run", "--standalone")
-    words = (*start, f"--nproc-per-node={wanted.ranks}", *wanted.words)
-    return LaunchCommand("torchrun", words, wanted.ranks)
+    argv = (*start, f"--nproc-per-node={wanted.ranks}", *wanted.words)
+    return LaunchCommand("torchrun", argv, wanted.ranks)
 
 
-# --- which there are ---------------------------------------------------------------------
+# --- the launchers -----------------------------------------------------------------------
 
 ALL = (
     Launcher(
@@ -271,7 +271,7 @@ ALL = (
     ),
     Launcher("srun", _srun, STEP, "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
 )
-"""The first whose variables are whole counts: each may itself have been started by the next."""
+"""The first whose variables are complete counts: the next may have started it."""
 DEFAULT = ALL[0].name
 
 
@@ -279,13 +279,13 @@ def _named(name: str | None) -> Launcher | None:
     return next((launcher for launcher in ALL if launcher.name == name), None)
 
 
-# --- who a process is ----------------------------------------------------------------------
+# --- a process's place ---------------------------------------------------------------------
 
 
 def who_am_i(environ: Mapping[str, str]) -> Placement:
     """Return the place of the process that has these variables.
 
-    Raises UserError where variables are missing, are no numbers, or contradict each other.
+    Raises UserError if variables are missing, are not numbers, or contradict each other.
     """
     marked = [launcher for launcher in ALL if launcher.mark in environ]
     if environ.get("SLURM_STEP_NUM_TASKS") == "1":  # a shell where people work
@@ -303,10 +303,10 @@ def who_am_i(environ: Mapping[str, str]) -> Placement:
 
 
 def device_index(place: Placement, environ: Mapping[str, str]) -> int:
-    """Return which of the GPUs that a process sees is its own.
+    """Return the index of a process's own GPU among those it sees.
 
-    The local rank's, unless it sees one GPU: then the launcher left it its own.  torchrun leaves
-    all ranks all.
+    That is its local rank, unless it sees one GPU, which the launcher chose for it.  torchrun lets
+    every rank see all GPUs.
     """
     if place.launcher != DEFAULT:
         for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
@@ -320,10 +320,10 @@ _JOB = ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "SLURM_JOB_ID", STEP)
 
 
 def meeting_url(place: Placement, environ: Mapping[str, str]) -> str:
-    """Return where ranks meet that share no folder, as torch.distributed wants it.
+    """Return the URL at which ranks without a shared folder meet, for torch.distributed.
 
-    That is where MASTER_ADDR and MASTER_PORT say; else on one host, at a port made from the job's
-    number.  Raises UserError where it is unknown.
+    MASTER_ADDR and MASTER_PORT give it; otherwise, on one host, the port is made from the job's
+    number.  Raises UserError if it is unknown.
     """
     host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
     if not host and not port and place.is_on_one_host:
@@ -341,23 +341,23 @@ def meeting_url(place: Placement, environ: Mapping[str, str]) -> str:
 
 
 def without_ranks(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables less those that say which rank of another launch this process is."""
+    """Return the variables without those that make this process a rank of another launch."""
     own = re.compile("|".join(launcher.own for launcher in ALL))
     return {name: value for name, value in environ.items() if not own.fullmatch(name)}
 
 
 def go_on_alone(place: Placement) -> None:
-    """Be no rank of our own launch any more: each case starts its ranks by the same launcher.
+    """Stop being a rank of our own launch: each case starts its ranks by the same launcher.
 
-    To be called in one process of a command that was started several times.  It may use the cores
-    of the others.
+    Call it in one process of a command that was started several times.  That process may then use
+    the others' cores.
     """
     kept = without_ranks(os.environ)
     for name in os.environ.keys() - kept.keys():
         del os.environ[name]
     os.environ.setdefault(VARIABLE, place.launcher or DEFAULT)
     os.environ[LAUNCHED_VARIABLE] = str(place.ranks)
-    with contextlib.suppress(OSError):  # a cluster may not let us have the others' cores
+    with contextlib.suppress(OSError):  # a cluster may keep the others' cores from us
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
@@ -367,7 +367,7 @@ def ranks_launched() -> int | None:
     return None if ranks is None else int(ranks)
 
 
-# --- what starts ranks ---------------------------------------------------------------------
+# --- starting ranks ------------------------------------------------------------------------
 
 
 def command_for(
@@ -378,53 +378,53 @@ def command_for(
     environ: Mapping[str, str] = os.environ,
     gpus: int | None = None,
 ) -> LaunchCommand:
-    """Return what starts ranks, by the launcher in ``text`` or BENCH_LIB_LAUNCHER.
+    """Return the command that starts ranks, by the launcher in ``text`` or BENCH_LIB_LAUNCHER.
 
-    torchrun on this host where nobody asked.  ``gpus`` are those of one host: in a Slurm
-    allocation of several, srun takes as many hosts as the ranks need.  Raises LaunchError where
-    there is no such launcher, or it is not installed.
+    The default is torchrun on this host.  ``gpus`` is the number per host: in a Slurm allocation of
+    several hosts, srun takes as many as the ranks need.  Raises LaunchError if there is no such
+    launcher, or it is not installed.
     """
-    launcher, words = read(_asked(text, environ))
-    return launcher.command(RanksWanted(ranks, words, python, environ, gpus))
+    launcher, options = read(_wanted(text, environ))
+    return launcher.command(RanksWanted(ranks, options, python, environ, gpus))
 
 
 def name_of(text: str | None, environ: Mapping[str, str] = os.environ) -> str:
     """Return the name of the launcher that ``command_for`` would take; raises LaunchError."""
-    launcher, _ = read(_asked(text, environ))
+    launcher, _ = read(_wanted(text, environ))
     return launcher.name
 
 
 def noted_in(described: Environment, name: str | None) -> Environment:
-    """Add a launcher's name where it is not the usual one: it is a condition of several ranks."""
+    """Add a launcher's name unless it is the default: it is a condition of several ranks."""
     if name in (None, DEFAULT):
         return described
     return replace(described, variables={**described.variables, VARIABLE: name})
 
 
-def _asked(text: str | None, environ: Mapping[str, str]) -> str:
+def _wanted(text: str | None, environ: Mapping[str, str]) -> str:
     return text if text is not None else environ.get(VARIABLE) or DEFAULT
 
 
 def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
-    """Return the launcher that a user wrote, and the words for it; raises LaunchError."""
+    """Return the launcher that a user wrote, and the options for it; raises LaunchError."""
     try:
-        name, *words = shlex.split(text) or [""]
+        name, *options = shlex.split(text) or [""]
     except ValueError as error:
         raise LaunchError(f"the launcher is {text!r}: {error}") from error
     launcher = _named(name)
     if launcher is None:
-        *names, last = (each.name for each in ALL)
+        *names, last = (known.name for known in ALL)
         raise LaunchError(
             f"the launcher is {text!r}; it must be {', '.join(names)} or {last}, and then "
             'perhaps words of its own, such as "srun -p gpu"'
         )
-    return launcher, tuple(words)
+    return launcher, tuple(options)
 
 
 def too_many(command: LaunchCommand, gpus: int | None) -> str | None:
-    """Say why hosts with so many GPUs each, or with a CPU alone, cannot run the ranks.
+    """Return why hosts with so many GPUs each, or only a CPU, cannot run the ranks.
 
-    None if they can.  With several hosts only the launcher knows their GPUs.
+    None if they can, or if only the launcher knows the hosts.
     """
     if command.hosts is None:
         return None
@@ -435,9 +435,9 @@ def too_many(command: LaunchCommand, gpus: int | None) -> str | None:
             f"{command.ranks} ranks need {command.ranks} GPUs; there is none, and on a CPU at "
             f"most {MOST_ON_A_CPU} are started"
         )
-    there = gpus * command.hosts
-    if command.ranks <= there:
+    visible = gpus * command.hosts
+    if command.ranks <= visible:
         return None
     where = "" if command.hosts == 1 else f" on {command.hosts} hosts"
-    verb = "is" if there == 1 else "are"
-    return f"{command.ranks} ranks need {command.ranks} GPUs; {there} {verb} visible{where}"
+    verb = "is" if visible == 1 else "are"
+    return f"{command.ranks} ranks need {command.ranks} GPUs; {visible} {verb} visible{where}"

@@ -1,4 +1,4 @@
-"""What inference and training steps of all kinds of networks share.
+"""Inference and training steps, shared by all kinds of networks.
 
 A kind of network describes itself and its loss in a ``BuiltNetwork``.  ``InferenceStep`` and
 ``TrainingStep`` run it, and compare it with FP32 eager.
@@ -35,7 +35,7 @@ from bench_lib.worker.workloads.flops import Amount
 
 @contextlib.contextmanager
 def plain_fp32() -> Iterator[None]:
-    """Have FP32 mean FP32: no TF32 in products and convolutions."""
+    """Compute FP32 products and convolutions without TF32."""
     precision = torch.get_float32_matmul_precision()
     convolutions = torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
@@ -70,12 +70,12 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 HEADS = {1: 0.4, 2: 0.3}
-"""Weight of each auxiliary head's loss, by how many there are: as Inception v3's and GoogLeNet's
-papers have it."""
+"""Weight of each auxiliary head's loss, by how many there are, from the papers of Inception v3 and
+GoogLeNet."""
 
 
 def main_output(output: Any) -> Tensor:
-    """Return the tensor, of any shape, that the network is for, without its auxiliary heads."""
+    """Return the network's main output, of any shape, without its auxiliary heads."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, dict):
@@ -84,9 +84,9 @@ def main_output(output: Any) -> Tensor:
 
 
 def loss_of(output: Any, target: Tensor) -> Tensor:
-    """Cross-entropy, a scalar, auxiliary heads weighted as in their papers (0.3 and 0.4).
+    """Return the cross-entropy, a scalar, with auxiliary heads weighted by HEADS.
 
-    Targets are (n,), of segmentation (n, height, width).
+    Targets are (n,), or (n, height, width) for segmentation.
     """
     loss = functional.cross_entropy(main_output(output), target)
     if isinstance(output, (Tensor, dict)):
@@ -99,43 +99,43 @@ def loss_of(output: Any, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A case's parameters, which ``bench_lib.cases`` has checked."""
+    """A case's parameters, checked by ``bench_lib.cases``."""
 
     network: str
     batch_size: int
-    """Images or sequences a rank."""
+    """Images or sequences per rank."""
     precision: str = "fp32"
     compile_mode: str = "eager"
     compile_options: str = ""
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of stored weights."""
+        """The dtype of stored weights."""
         return STORED.get(self.precision, torch.float32)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a number where it is computed with."""
+        """Bytes of a number in computations."""
         return AUTOCAST.get(self.precision, self.dtype).itemsize
 
 
 class BuiltNetwork(ABC):
-    """A network with its input, as a kind of network builds it on one rank."""
+    """A network and its input on one rank; each kind of network is a subclass."""
 
     model: nn.Module
-    """In the case's precision and not compiled; gone when numerics begin."""
+    """In the case's precision and not compiled; deleted when numerics begin."""
     input: Tensor
     """(batch, ...)."""
     targets: Tensor
     """(batch, ...)."""
     parameters: int
     items: int
-    """In a step."""
+    """Per step."""
     item = "img"
     least_bytes: int
-    """Bytes that a step has to read and write in any case."""
+    """Bytes that a step has to read and write at least."""
     update_elements = 0.0
-    """Numbers that the optimizer moves for each weight in a step."""
+    """Elements that the optimizer reads and writes for each weight in a step."""
 
     def __init__(self, spec: Spec, setting: Setting) -> None:
         """Set torch's switches; raises UnsupportedError for what the device cannot do."""
@@ -151,16 +151,16 @@ class BuiltNetwork(ABC):
 
     @abstractmethod
     def twin(self) -> nn.Module:
-        """Build the network in FP32, with the weights that it began with."""
+        """Build the network in FP32, with its initial weights."""
 
     def beginning(self, n: int) -> Tensor:
         """Return the first ``n`` of the input as the twin takes it, (n, ...)."""
-        given = self.input[:n]
-        return given.float().contiguous() if given.is_floating_point() else given
+        batch = self.input[:n]
+        return batch.float().contiguous() if batch.is_floating_point() else batch
 
-    def loss_by(self, network: nn.Module, given: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss, a scalar, of a network's answer to its input, (n, ...)."""
-        return loss_of(network(given), targets)
+    def loss_by(self, network: nn.Module, batch: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss, a scalar, of a network's answer to a batch, (n, ...)."""
+        return loss_of(network(batch), targets)
 
     def loss_of(self, answer: Tensor) -> Tensor:
         """Return the loss, a scalar, of an answer, (n, ...)."""
@@ -168,14 +168,14 @@ class BuiltNetwork(ABC):
 
     @abstractmethod
     def optimizer(self) -> torch.optim.Optimizer:
-        """Return what trains the model."""
+        """Return the model's optimizer."""
 
     def averaged(self) -> nn.Module:
-        """Return the module to train: the model, with several ranks averaging its gradients."""
+        """Return the module to train: the model, or a wrapper that averages ranks' gradients."""
         return averaged(self.model, self.setting)
 
     def compiled(self, model: nn.Module) -> nn.Module:
-        """Return what runs the model in the case's mode, with its options."""
+        """Return the model as the case's compile mode and options run it."""
         options = self.spec.compile_options
         if self.spec.precision == "int8" and "backend=" not in options:
             # torchao recommends it: products and scales in one kernel.
@@ -183,7 +183,7 @@ class BuiltNetwork(ABC):
         return compiled(model, self.spec.compile_mode, options)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return what forward passes run in."""
+        """Return the context of forward passes."""
         return autocast(self.spec.precision, self.device)
 
     @abstractmethod
@@ -208,7 +208,7 @@ class BuiltNetwork(ABC):
         return None
 
     def layers(self) -> tuple[nn.Module, Tensor] | None:
-        """Return the network as it is without compiling, and its input, (batch, ...)."""
+        """Return the network, not compiled, and its input, (batch, ...)."""
         return self.model, self.input
 
 
@@ -220,29 +220,29 @@ class InferenceStep:
         self.built = built
         self.run = built.compiled(built.model)
         is_graph = built.spec.compile_mode == "graph"
-        # Ranks replay together, and one may have to record less often than another.
+        # Ranks replay together, so all must record equally often.
         again = AGAIN if built.setting.ranks == 1 else 0
         self.recorded = Recorded(self.answer, again=again) if is_graph else None
         self.step = self.recorded or self.answer
 
     def answer(self) -> Any:
-        """Do one step; returns what the network does."""
+        """Do one step; returns the network's output."""
         with torch.no_grad(), self.built.autocast():
             return self.run(self.built.input)
 
     def workload(self) -> Workload:
         """Return the step and its figures."""
-        choice = {} if self.recorded is None else {"first_step_done": self.recorded.choose}
+        hooks = {} if self.recorded is None else {"first_step_done": self.recorded.choose}
         return _workload(
             self.built,
             step=self.step,
             numerics=self.numerics,
             loss=lambda: self.built.loss_of(main_output(self.step())),
-            **choice,
+            **hooks,
         )
 
     def numerics(self) -> Numerics:
-        """Hold an answer against FP32 eager's; frees what the step needs."""
+        """Compare an answer with FP32 eager's; frees what the step needs."""
         answer = main_output(self.step())
         finite = bool(torch.isfinite(answer).all())
         answer = answer[: self.built.compared].float().cpu()
@@ -270,7 +270,7 @@ class TrainingStep:
     """Steps in which a network learns: forward, loss, backward, optimizer."""
 
     def __init__(self, built: BuiltNetwork, optimizer_every: int = 1) -> None:
-        """Prepare the first step; the optimizer uses the gradients of so many together."""
+        """Prepare the first step; the optimizer runs every so many steps, on summed gradients."""
         spec = built.spec
         self.built = built
         self.optimizer_every = optimizer_every
@@ -278,8 +278,8 @@ class TrainingStep:
         self.run = built.compiled(built.averaged())
         self.records_graphs = records_graphs(spec.compile_mode, spec.compile_options)
         self.recorded = self.record() if spec.compile_mode == "graph" else None
-        self.gathered = 0
-        """Steps whose gradients are added up and not used yet."""
+        self.accumulated = 0
+        """Steps whose gradients are summed and not used yet."""
         self.loss: Tensor | None = None
         """Loss of the last step."""
         self.first_loss = math.nan
@@ -297,10 +297,10 @@ class TrainingStep:
         self.optimize()
 
     def forward(self) -> None:
-        """Do the first part of a step, the loss included."""
+        """Do the first part of a step, including the loss."""
         if self.records_graphs:
             torch.compiler.cudagraph_mark_step_begin()
-        if self.gathered == 0:
+        if self.accumulated == 0:
             self.optimizer.zero_grad(set_to_none=True)
         with self.built.autocast():
             self.loss = self.compute_loss()
@@ -310,47 +310,47 @@ class TrainingStep:
         return self.built.loss_by(self.run, self.built.input, self.built.targets)
 
     def backward(self) -> None:
-        """Do the second part."""
+        """Do the second part of a step."""
         assert self.loss is not None
         scaler = self.built.scaler
         (self.loss if scaler is None else scaler.scale(self.loss)).backward()
         self.loss = self.loss.detach()
 
     def optimize(self) -> None:
-        """Do the last part."""
-        self.gathered = (self.gathered + 1) % self.optimizer_every
-        if self.gathered == 0:
+        """Do the last part of a step."""
+        self.accumulated = (self.accumulated + 1) % self.optimizer_every
+        if self.accumulated == 0:
             update(self.optimizer, self.built.scaler)
 
     def note_first_step(self) -> None:
-        """Keep what the very first step came to; a graph is recorded after some more."""
+        """Keep the results of the very first step; a graph is recorded some steps later."""
         if self.loss is None or not math.isnan(self.first_loss):
             return
         self.first_loss = float(self.loss)
         if self.built.setting.ranks == 1:
             self.first_norm = gradients_norm(self.built.model)
 
-    def workload(self, **about: Any) -> Workload:
-        """Return the step and its figures, ``about`` besides the usual."""
+    def workload(self, **fields: Any) -> Workload:
+        """Return the step and its figures, with further ``fields`` of a workload."""
         return _workload(
             self.built,
-            step=about.pop("step", self.recorded or self.step),
+            step=fields.pop("step", self.recorded or self.step),
             first_step_done=self.note_first_step,
             numerics=self.numerics,
             loss=lambda: self.loss,
-            **about,
+            **fields,
         )
 
     def numerics(self) -> Numerics | None:
-        """Return the first step beside FP32 eager's; frees what a step needs."""
+        """Return the first step's results and FP32 eager's; frees what a step needs."""
         last = math.nan if self.loss is None else float(self.loss)
         if self.recorded is not None:
             self.recorded.release()
         del self.run, self.built.model, self.optimizer, self.loss
-        return self.beside(self._reference(), last)
+        return self.compared(self._reference(), last)
 
-    def beside(self, reference: tuple[float | None, float | None], last: float) -> Numerics:
-        """Return the first step beside its reference; ``last`` is the loss of the last step."""
+    def compared(self, reference: tuple[float | None, float | None], last: float) -> Numerics:
+        """Return the first step and its reference; ``last`` is the loss of the last step."""
         loss, norm = reference
         return Numerics(
             finite=math.isfinite(self.first_loss) and math.isfinite(last),
@@ -361,20 +361,20 @@ class TrainingStep:
         )
 
     def _reference(self) -> tuple[float | None, float | None]:
-        """First loss and gradient norm of FP32 eager; None if the memory is too small."""
+        """Return FP32 eager's first loss and gradient norm; None if the memory is too small."""
         built = self.built
-        given, targets = built.beginning(built.spec.batch_size), built.targets
+        batch, targets = built.beginning(built.spec.batch_size), built.targets
         with plain_fp32():
             try:
                 twin = built.twin()
-                loss = built.loss_by(twin, given, targets)
+                loss = built.loss_by(twin, batch, targets)
                 loss.backward()
             except torch.OutOfMemoryError:
                 return None, None
             return float(loss.detach()), gradients_norm(twin)
 
 
-def _workload(built: BuiltNetwork, **about: Any) -> Workload:
+def _workload(built: BuiltNetwork, **fields: Any) -> Workload:
     return Workload(
         items_per_step=built.items,
         item=built.item,
@@ -386,5 +386,5 @@ def _workload(built: BuiltNetwork, **about: Any) -> Workload:
         reduced_flops_share=built.reduced_flops_share,
         layers=built.layers,
         warnings=built.warnings,
-        **about,
+        **fields,
     )

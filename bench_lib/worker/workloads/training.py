@@ -1,8 +1,8 @@
 """Real training of an image network, fed with new images in each step.
 
-Three things are kept apart: the device's step alone (``fixed``), the input pipeline alone (network
-``none``), and both together (``device``, ``loader``).  If a network learns, losses and accuracies
-stay on the device until the measured stretch is over.
+Three things are measured apart: the device's step alone (``fixed``), the input pipeline alone
+(network ``none``), and both together (``device``, ``loader``).  If a network learns, losses and
+accuracies stay on the device until the measured stretch is over.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ RATES = {"adam": 1e-3, "sgd": 0.01, "adadelta": 1.0}
 STATES = {"adam": 2, "sgd": 1, "adadelta": 2}
 """Numbers that an optimizer keeps for each weight."""
 UNMOVED = 1e-8
-"""Learning rate where one batch is all there is: every step does the same work on it."""
+"""Learning rate for a single fixed batch: every step does the same work on it."""
 SETTLED_ON = 4
 """Images that a fresh network is settled on."""
 TESTED = 250
 """Images that are tested at once."""
 CAPACITY = 2**16
-"""Steps that losses are kept of where nothing says how many there will be."""
+"""Steps whose losses are kept if their number is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +49,13 @@ class _Spec(Spec):
     memory_format: str = "nchw"
     workers: int = 0
     epochs: int = 0
-    """With some, the measured stretch is so many whole epochs from fresh weights, and the test
-    images are looked at afterwards."""
+    """If not 0, the measured stretch is so many whole epochs from fresh weights, and the network is
+    tested afterwards."""
     data: str = "generated"
 
     @property
     def about(self) -> DataSet:
-        """The known properties of the data set."""
+        """The properties of the data set."""
         return DATASETS[self.dataset]
 
     @property
@@ -70,10 +70,10 @@ class _Spec(Spec):
 
 
 def training(setting: Setting, **params: Any) -> Workload:
-    """Build a training step, or with network ``none`` its input alone.
+    """Build a training step, or only its input with network ``none``.
 
-    ``params`` are the fields of ``_Spec``.  A step of what a loader feeds is a batch of each of its
-    processes, because they come together.  Raises UnsupportedError for what the device or this
+    ``params`` are the fields of ``_Spec``.  A step fed by a loader is one batch of each of its
+    processes, because they arrive together.  Raises UnsupportedError for what the device or this
     torch cannot do.
     """
     spec = _Spec(**params)
@@ -119,11 +119,11 @@ class _Images(BuiltNetwork):
         self.model = self._fresh_model()
         self.fresh = {name: value.cpu().clone() for name, value in self.model.state_dict().items()}
         self.parameters = sum(weight.numel() for weight in self.model.parameters())
-        # Weights and what the optimizer keeps are read and written, the input is read.
-        kept = 2 + 2 * STATES[OPTIMIZERS[spec.dataset]]
+        # Weights and the optimizer's state are read and written, the input is read.
+        passes = 2 + 2 * STATES[OPTIMIZERS[spec.dataset]]
         state = sum(stored_bytes(weight) for weight in self.model.parameters())
         images = spec.batch_size * spec.about.channels * spec.shape.image_size**2
-        self.least_bytes = self.at_once * (kept * state + images * spec.dtype.itemsize)
+        self.least_bytes = self.at_once * (passes * state + images * spec.dtype.itemsize)
         self.input, self.targets = feed.images, feed.targets
 
     def _fresh_model(self) -> nn.Module:
@@ -147,7 +147,7 @@ class _Images(BuiltNetwork):
     def optimizer(self) -> torch.optim.Optimizer:
         weights = self.model.parameters()
         on_gpu = self.device.type == "cuda"
-        # Fused, or else capturable: what asks the device whether a gradient overflowed waits.
+        # Fused or capturable: otherwise the host waits to learn whether a gradient overflowed.
         fused = True if on_gpu or self.scaler is not None else None
         kind = OPTIMIZERS[self.spec.dataset]
         rate = RATES[kind] if self.learns else UNMOVED
@@ -158,7 +158,7 @@ class _Images(BuiltNetwork):
         return torch.optim.Adam(weights, lr=rate, fused=fused, capturable=on_gpu)
 
     def averaged(self) -> nn.Module:
-        # Each rank's batch norms keep what they saw: none of it is needed to train.
+        # Each rank keeps its batch norms' statistics, which training does not need.
         return averaged(self.model, self.setting, broadcast_buffers=False)
 
     def counted(self) -> Amount | None:
@@ -167,11 +167,11 @@ class _Images(BuiltNetwork):
         return counted(weightless_step, spec.network, spec.about, side, spec.batch_size)
 
     def flops(self) -> float | None:
-        found = super().flops()
-        return None if found is None else self.at_once * found
+        flops = super().flops()
+        return None if flops is None else self.at_once * flops
 
     def traffic(self) -> float | None:
-        return None  # nobody counts what the feed and the optimizer move
+        return None  # the bytes of the feed and the optimizer are not counted
 
 
 def weightless_step(
@@ -191,12 +191,12 @@ class Trainer(TrainingStep):
     built: _Images
 
     def __init__(self, built: _Images, feed: Feed, test: datasets.Split) -> None:
-        """Build what the step will need."""
+        """Build what the step needs."""
         spec, scaler = built.spec, built.scaler
         self.spec, self.feed, self.test = spec, feed, test
         self.fresh_scaler = {} if scaler is None else scaler.state_dict()
         self.steps = spec.epochs * feed.steps_per_epoch or None
-        self.learnt = _Learnt(max(self.steps or 0, CAPACITY), built.device)
+        self.progress = _Progress(max(self.steps or 0, CAPACITY), built.device)
         self.first_batch: tuple[Tensor, Tensor] | None = None
         super().__init__(built)
 
@@ -207,12 +207,12 @@ class Trainer(TrainingStep):
     # ---- a step ---------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Train on the next batch, or on as many as come at once."""
+        """Train on the next batch, or on as many as arrive at once."""
         train_once = self.recorded or self.train_once
         for _ in range(self.built.at_once):
             self.feed.fetch()
             train_once()
-            self.learnt.steps += 1
+            self.progress.steps += 1
             self.note_first_step()
 
     def train_once(self) -> None:
@@ -220,19 +220,19 @@ class Trainer(TrainingStep):
         super().step()
 
     def compute_loss(self) -> Tensor:
-        """Return the loss, a scalar, and write down the progress of learning."""
+        """Return the loss, a scalar, and note the progress of learning."""
         output = self.run(self.built.input)
         loss = loss_of(output, self.built.targets)
         if self.built.learns:
-            self.learnt.note(loss, main_output(output), self.built.targets)
+            self.progress.note(loss, main_output(output), self.built.targets)
         return loss
 
     # ---- before and after the measured stretch --------------------------------------------
 
     def rewind(self) -> None:
-        """Forget the training: weights, statistics, optimizer, scale, order, random numbers.
+        """Undo the training: weights, statistics, optimizer, scale, order, random numbers.
 
-        Everything stays where it is in memory, because a graph refers to it.
+        Everything stays at its place in memory, because a graph refers to it.
         """
         with torch.no_grad():
             for name, value in self.built.model.state_dict().items():
@@ -243,15 +243,15 @@ class Trainer(TrainingStep):
                         value.zero_()
         if self.built.scaler is not None:
             self.built.scaler.load_state_dict(self.fresh_scaler)
-        self.learnt.rewind()
+        self.progress.rewind()
         self.feed.rewind()
         torch.manual_seed(SEED + self.built.setting.rank)
 
-    def told(self) -> Training | None:
-        """Return the training's results since ``rewind``; None if one batch is all there is."""
+    def results(self) -> Training | None:
+        """Return the training's results since ``rewind``; None for a single fixed batch."""
         if not self.built.learns:
             return None
-        losses, accuracies = self.learnt.told(self.feed.steps_per_epoch)
+        losses, accuracies = self.progress.series(self.feed.steps_per_epoch)
         accuracy, samples = self._tested() if self.spec.epochs else (None, None)
         return Training(
             data=self.spec.data,
@@ -264,46 +264,46 @@ class Trainer(TrainingStep):
         )
 
     def _tested(self) -> tuple[float, int]:
-        """Return the share of this rank's test images that are right, and their number."""
+        """Return the network's accuracy on this rank's test images, and their number."""
         model, setting, shape = self.built.model, self.built.setting, self.spec.shape
         images, targets = on_device(self.test, setting.device)
-        images, targets = (each[setting.rank :: setting.ranks] for each in (images, targets))
+        images, targets = (data[setting.rank :: setting.ranks] for data in (images, targets))
         right = torch.zeros((), dtype=torch.int64, device=setting.device)
         model.eval()
         with torch.no_grad(), self.built.autocast():
-            for batch, answers in zip(images.split(TESTED), targets.split(TESTED), strict=True):
-                seen = self.feed.transforms.plain(batch)
-                seen = seen.to(shape.dtype, memory_format=shape.layout)
-                right += (main_output(model(seen)).argmax(1) == answers).sum()
+            for batch, classes in zip(images.split(TESTED), targets.split(TESTED), strict=True):
+                inputs = self.feed.transforms.plain(batch)
+                inputs = inputs.to(shape.dtype, memory_format=shape.layout)
+                right += (main_output(model(inputs)).argmax(1) == classes).sum()
         model.train()
         return int(right) / len(targets), len(targets)
 
     # ---- numerics -------------------------------------------------------------------------
 
     def note_first_step(self) -> None:
-        """Keep the first step's batch too, for FP32's answer to the same."""
+        """Keep the first step's batch too, so that FP32 can be given the same."""
         if self.first_batch is None:
             super().note_first_step()
             batch = self.built.input, self.built.targets
             self.first_batch = batch[0].to("cpu", copy=True), batch[1].to("cpu", copy=True)
 
     def numerics(self) -> Numerics | None:
-        """Return the first step beside FP32 eager's; alone where a network draws lots."""
+        """Return the first step's results and FP32 eager's; no reference for random networks."""
         if self.first_batch is None or self.loss is None:
             return None
-        if _draws_lots(self.built.model):
-            return self.beside((None, None), float(self.loss))
+        if _is_random(self.built.model):
+            return self.compared((None, None), float(self.loss))
         device = self.built.device
-        self.built.input, self.built.targets = (each.to(device) for each in self.first_batch)
+        self.built.input, self.built.targets = (data.to(device) for data in self.first_batch)
         return super().numerics()
 
     def close(self) -> None:
-        """End the feed, and the graph before the ranks part: it holds their communication."""
+        """End the feed, and the graph before the ranks leave: it holds their communication."""
         self.feed.close()
         if self.recorded is not None:
             self.recorded.release()
 
-    def workload(self, **about: Any) -> Workload:
+    def workload(self, **fields: Any) -> Workload:
         """Return the step and its figures."""
         portions: dict[str, Callable[[], object]] = {
             "load": self.feed.fetch,
@@ -317,25 +317,25 @@ class Trainer(TrainingStep):
             rewind=self.rewind if self.built.learns else self.feed.rewind,
             portions=portions if self.spec.compile_mode == "eager" else {},
             fed_by_host=self.feed.fed_by_host,
-            training=self.told,
+            training=self.results,
             close=self.close,
-            **about,
+            **fields,
         )
 
 
-class _Learnt:
-    """Loss and accuracy of every step, written on the device and read when all is over."""
+class _Progress:
+    """Loss and accuracy of every step, written on the device and read after all steps."""
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self.steps = 0
         """Since ``rewind``, as the host counts them."""
         self._capacity = capacity
-        # What is beyond the capacity goes to the last line, over and over.
+        # Steps beyond the capacity overwrite the last line.
         self._values = torch.zeros(capacity + 1, 2, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
 
     def note(self, loss: Tensor, output: Tensor, targets: Tensor) -> None:
-        """Write one step down without waiting for it."""
+        """Store a step's values without waiting for them."""
         with torch.no_grad():
             right = (output.argmax(1) == targets).float().mean()
             line = torch.stack((loss.detach().float(), right))
@@ -348,16 +348,16 @@ class _Learnt:
         self.steps = 0
         self._position.zero_()
 
-    def told(self, steps_per_epoch: int) -> tuple[list[float], list[float]]:
-        """Return losses and accuracies by step, or by epoch where the steps are many."""
+    def series(self, steps_per_epoch: int) -> tuple[list[float], list[float]]:
+        """Return losses and accuracies by step, or by epoch if there are many steps."""
         values = self._values[: min(self.steps, self._capacity)].double().cpu()
         if len(values) > MOST_STEPS_TOLD:
             values = torch.stack([epoch.mean(0) for epoch in values.split(steps_per_epoch)])
-        # JSON has no infinity: the largest float stands for what is no number.
+        # JSON has no infinity or NaN: the largest float stands for both.
         losses = torch.nan_to_num(values[:, 0], nan=sys.float_info.max, posinf=sys.float_info.max)
         return losses.tolist(), values[:, 1].tolist()
 
 
-def _draws_lots(model: nn.Module) -> bool:
-    """Whether a network in training drops something at random."""
+def _is_random(model: nn.Module) -> bool:
+    """Whether a network drops something at random in training."""
     return any(float(getattr(module, "p", 0.0) or 0.0) > 0 for module in model.modules())
