@@ -29,20 +29,20 @@ FOLDERS = {
 }
 """Variables that name the caches' folders and files; each is read when it is first needed.
 
-The driver's own cache is not among them: it is opened with the device."""
+The driver's own cache is missing, because it is opened with the device."""
 COMPILERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """Those of torch.compile."""
 RUNNERS = (LOGS_VARIABLE, "BENCH_LIB_RANKS")
-"""Variables that name the folder of our runner, who removes it where we are killed."""
+"""Variables that name the folder of our runner, which removes it if we are killed."""
 UNUSED_S = 3 * 86_400.0
-"""A cache apart that nobody used for longer is removed: every night's is there after a weekend."""
+"""A separate cache is removed when unused for longer; a nightly run's survives a weekend."""
 
 
 @contextlib.contextmanager
 def emptied(names: Collection[str] = tuple(FOLDERS)) -> Iterator[None]:
-    """Have compilers and MIOpen find nothing, in a process in which none has looked yet.
+    """Give compilers and MIOpen empty caches, in a process that has not looked for any yet.
 
-    ``names`` are those of FOLDERS that are meant.
+    ``names`` chooses among FOLDERS.
     """
     with in_runners_folder() as kept, _in(Path(kept), names):
         yield
@@ -55,11 +55,11 @@ def in_runners_folder() -> tempfile.TemporaryDirectory[str]:
 
 @contextlib.contextmanager
 def apart(name: str) -> Iterator[None]:
-    """Have torch.compile use caches of that name in the user's cache folder, and no others.
+    """Have torch.compile use only caches of that name in the user's cache folder.
 
-    They are empty the first time, and whenever that folder cannot be written.  MIOpen keeps its
-    own, or convolutions would lose what was tuned for them.  The process may not have looked for
-    its caches yet.  Raises OSError if the disk, or the user's share of it, is full.
+    They are empty the first time, and whenever that folder is not writable.  MIOpen keeps its own,
+    or convolutions would lose their tuning.  The process must not have looked for its caches yet.
+    Raises OSError if the disk, or the user's share of it, is full.
     """
     folder = cache_folder() / "apart" / name
     own = _in(folder, COMPILERS)
@@ -76,7 +76,7 @@ def apart(name: str) -> Iterator[None]:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove caches that nobody used for some days."""
+    """Remove caches that were not used for some days."""
     for cache in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another process removes them, too
             if time.time() - cache.stat().st_mtime > UNUSED_S:
@@ -84,12 +84,12 @@ def _remove_unused(folder: Path) -> None:
 
 
 def _in(folder: Path, names: Collection[str]) -> contextlib.AbstractContextManager[None]:
-    return told({name: str(folder / FOLDERS[name]) for name in names})
+    return environment({name: str(folder / FOLDERS[name]) for name in names})
 
 
 @contextlib.contextmanager
-def told(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for a while."""
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables within a block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -108,7 +108,7 @@ INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 def make_inductor_folder() -> None:
     """Make the folder where torch.compile keeps code before another user can.
 
-    Raises UserError where somebody else has made it, or may write to it.
+    Raises UserError if somebody else made it, or may write to it.
     """
     if os.environ.get(INDUCTOR):
         return
@@ -117,14 +117,14 @@ def make_inductor_folder() -> None:
     except (KeyError, OSError):  # a container's user without a name
         user = f"uid_{os.getuid()}"
     folder = Path(tempfile.gettempdir(), f"torchinductor_{user}")
-    with contextlib.suppress(OSError):  # who writes there will say why it cannot be
+    with contextlib.suppress(OSError):  # the first write there will raise the reason
         folder.mkdir(mode=0o700)
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not is_ours or found.st_mode & stat.S_IWOTH:
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_mode & stat.S_IWOTH:
         raise UserError(
             f"torch.compile would run code from {folder}, where another user may put it; remove "
             f"it, or name a folder of your own with {INDUCTOR}"

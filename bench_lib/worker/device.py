@@ -41,30 +41,30 @@ def versions() -> dict[str, str | None]:
 
 
 def _rocm() -> str | None:
-    """Return the ROCm of AMD's wheels or of torch's own files, which this Python loads.
+    """Return the version of ROCm that comes with AMD's wheels or with torch itself.
 
-    None where torch loads the system's.  HIP's version is another: ROCm 10.0.0 has HIP 7.15.
+    None if torch loads the system's.  HIP's version differs: ROCm 10.0.0 has HIP 7.15.
     """
     if torch.version.hip is None:
         return None
     built = re.search(r"\+rocm(\d+(?:\.\d+)+)", str(torch.__version__))
-    is_whole = any(Path(str(torch.__file__)).with_name("lib").glob("libamdhip64.so*"))
-    return _installed("rocm-sdk-core") or (built[1] if built and is_whole else None)
+    brings_hip = any(Path(str(torch.__file__)).with_name("lib").glob("libamdhip64.so*"))
+    return _installed("rocm-sdk-core") or (built[1] if built and brings_hip else None)
 
 
 def _torchvision() -> str | None:
-    """Return torchvision's version as it says itself, without importing it, which takes 2 s.
+    """Return torchvision's own version, without importing it, which takes 2 s.
 
-    The number that is installed may lack the build behind it, ``+cu132``.
+    The installed metadata may lack the build after it, ``+cu132``.
     """
     if module := sys.modules.get("torchvision"):
         return str(getattr(module, "__version__", None) or _installed("torchvision"))
     with contextlib.suppress(OSError, ValueError):
-        found = importlib.util.find_spec("torchvision")
-        if found is not None and found.origin is not None:
-            text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
-            if told := _VERSION.search(text):
-                return told[1]
+        spec = importlib.util.find_spec("torchvision")
+        if spec is not None and spec.origin is not None:
+            text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+            if version := _VERSION.search(text):
+                return version[1]
     return _installed("torchvision")
 
 
@@ -80,11 +80,11 @@ def _installed(package: str) -> str | None:
 
 
 def open_device(index: int = 0) -> tuple[torch.device, Device]:
-    """Open the process's accelerator, or its CPU where there is none.
+    """Open the process's accelerator, or its CPU if there is none.
 
-    The runner pins a process by environment variables, so that index 0 is the device
-    meant; ranks of one launch see several and say which.  Raises RuntimeError where torch
-    was built for a GPU, one was promised, and it cannot be opened.
+    The runner pins a process by environment variables, so that index 0 is the right device; ranks
+    of one launch see several and choose one.  Raises RuntimeError if torch was built for a GPU, one
+    was promised, and it cannot be opened.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu"), Device(type="cpu", name=platform.processor() or "cpu")
@@ -137,10 +137,10 @@ _HEAD_BYTES = 65_536
 def libraries(maps: Path = Path("/proc/self/maps")) -> dict[str, str]:
     """Return the versions of the GPU's libraries that this process has loaded, by name.
 
-    Wheels of torch bring their own, often without a version in the name: those are identified
-    by their size and how they begin, where an ELF file has its build's id.
+    Torch's wheels bring their own, often without a version in the name: those are identified by
+    their size and their beginning, which has an ELF file's build id.
     """
-    found = {}
+    by_name = {}
     try:
         lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -149,14 +149,14 @@ def libraries(maps: Path = Path("/proc/self/maps")) -> dict[str, str]:
         file = Path(path).resolve()
         if match := _LIBRARY.fullmatch(file.name):
             version = match[2].lstrip(".")
-            found[match[1]] = version if "." in version else _told_apart(file, version)
-    return dict(sorted(found.items()))
+            by_name[match[1]] = version if "." in version else _with_build(file, version)
+    return dict(sorted(by_name.items()))
 
 
-def _told_apart(file: Path, version: str) -> str:
+def _with_build(file: Path, version: str) -> str:
     try:
-        with file.open("rb") as opened:
-            head, size = opened.read(_HEAD_BYTES), file.stat().st_size
+        with file.open("rb") as stream:
+            head, size = stream.read(_HEAD_BYTES), file.stat().st_size
     except OSError:
         return version or "unknown"
     build = hashlib.sha256(head + str(size).encode()).hexdigest()[:12]
@@ -164,7 +164,7 @@ def _told_apart(file: Path, version: str) -> str:
 
 
 USABLE = 0.8
-"""Share of a device's memory that tensors may take; libraries want workspaces of their own."""
+"""Share of a device's memory that tensors may take; libraries need workspaces."""
 
 
 def memory_bytes(device: torch.device) -> int:
@@ -175,7 +175,7 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def require_memory(what: str, needed: int, setting: Setting) -> None:
-    """Raise UnsupportedError where each rank needs so many bytes for ``what``, and has fewer.
+    """Raise UnsupportedError if each rank needs so many bytes for ``what``, and has fewer.
 
     Ranks on a CPU share the host's memory.
     """
@@ -195,16 +195,15 @@ STORED = {
     "bf16": torch.bfloat16,
     **dict.fromkeys(QUANTIZED, torch.bfloat16),
 }
-"""The precision of stored weights and images; linear layers that are quantized keep theirs in a
-byte."""
+"""The dtype of stored weights and images; quantized linear layers store theirs in one byte."""
 
 
 def set_precision(precision: str, device: torch.device, *, products: bool = False) -> None:
     """Set torch's process-wide switches for a precision: TF32 on for ``tf32``, else off.
 
-    ``tf32-conv`` has it on in convolutions alone, which is how torch starts on NVIDIA GPUs.
-    With ``products`` the work is products of matrices and nothing else.  Raises UnsupportedError
-    where the device has no such arithmetic.
+    ``tf32-conv`` has it on only in convolutions, which is torch's default on NVIDIA GPUs.
+    With ``products`` the work is only matrix products.  Raises UnsupportedError if the device has
+    no such arithmetic.
     """
     if precision in ("tf32", "tf32-conv"):
         _require_tf32(device, products=products)
@@ -217,7 +216,7 @@ def set_precision(precision: str, device: torch.device, *, products: bool = Fals
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return what forward passes of a precision run in: torch's autocast, or no context at all."""
+    """Return the context of a precision's forward passes: torch's autocast, or none."""
     dtype = AUTOCAST.get(precision)
     if dtype is None:
         return contextlib.nullcontext()
@@ -228,7 +227,7 @@ def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScale
     """Return the scaler that keeps a precision's gradients above zero; None if they need none."""
     if precision != "amp-fp16":
         return None
-    # From the usual 65536 the first steps overflow and are skipped.
+    # From the default of 65536, the first steps would overflow and be skipped.
     return torch.amp.GradScaler(device.type, init_scale=1024.0)
 
 
@@ -261,7 +260,7 @@ def _require_tf32(device: torch.device, *, products: bool) -> None:
 
 
 def require_compile(mode: str, device: torch.device) -> None:
-    """Raise UnsupportedError where torch.compile in this mode cannot mean anything here."""
+    """Raise UnsupportedError if torch.compile in this mode is impossible here."""
     if device.type != "cuda" and mode.startswith(("graph", "reduce-overhead")):
         raise UnsupportedError(f"{mode} records CUDA graphs, which a CPU does not have")
     if mode in ("eager", "graph"):
@@ -278,10 +277,10 @@ def require_compile(mode: str, device: torch.device) -> None:
 
 
 def forget_compiled() -> None:
-    """Drop everything that torch.compile remembers; nothing if it was never used.
+    """Drop everything that torch.compile remembers, if it was ever used.
 
-    Dynamo counts what it does, but no frames of whole graphs.  Resetting it for nothing would
-    import the compiler.
+    Dynamo counts what it does, but no frames of whole graphs.  An unnecessary reset would import
+    the compiler.
     """
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is not None and any(utils.counters.values()):
@@ -292,7 +291,7 @@ def forget_compiled() -> None:
 
 
 def compile_cache_state() -> str | None:
-    """``cold``, ``warm`` or ``mixed``, from the compiler's own hit and miss counters."""
+    """Return ``cold``, ``warm`` or ``mixed``, from the compiler's hit and miss counters."""
     import torch._dynamo
 
     counters = torch._dynamo.utils.counters  # noqa: SLF001 - no public name

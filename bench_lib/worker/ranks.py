@@ -36,7 +36,7 @@ MEETING_S = 300.0
 """Nodes of a cluster may start minutes apart; the case's own time limit is often shorter."""
 MEETING_FILE = "meeting"
 STORES: Any = dist
-"""Its stores have no types."""
+"""Its stores have no type annotations."""
 
 
 class MeetingError(RuntimeError):
@@ -76,7 +76,7 @@ def measure_cases(group: Path, place: Placement, log: RankLog) -> None:
 
 
 def _order(group: Path, number: int) -> dict[str, Any]:
-    """Wait for the order to measure a group's case."""
+    """Wait for the order of a group's case."""
     file = group / f"{number}.json"
     while not is_there(file):
         time.sleep(LOOK_S)
@@ -85,7 +85,7 @@ def _order(group: Path, number: int) -> dict[str, Any]:
 
 
 def leave_at_once(status: int) -> NoReturn:
-    """End this process after writing its output, and without taking anything down."""
+    """End this process after flushing its output, without any clean-up."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -94,15 +94,15 @@ def leave_at_once(status: int) -> NoReturn:
 def prepared(
     asked: int, out: Path, place: Placement, enter: Callable[[str], None]
 ) -> tuple[MeasuringContext, dict[str, Any]]:
-    """Open the device and join the others; returns what a case is measured with, and about us.
+    """Open the device and join the others; returns the measuring context and this rank's facts.
 
-    ``asked`` is how many ranks the case is of.  Raises MeetingError where the ranks cannot meet,
-    RuntimeError where the device does not open.
+    ``asked`` is the case's number of ranks.  Raises MeetingError if the ranks cannot meet,
+    RuntimeError if the device does not open.
     """
     if asked != place.ranks:
         raise MeetingError(f"the case is of {asked} ranks, and {place.ranks} were started")
     enter("open the device")
-    device, seen = open_device(device_index(place, os.environ))
+    device, description = open_device(device_index(place, os.environ))
     enter("meet the other ranks")
     store = met(place, out)
     group = joined(device, place.ranks, rank=place.rank, store=store)
@@ -111,21 +111,21 @@ def prepared(
         setting=setting,
         clock=clock_of(device),
         context_id=f"rank-{place.rank}",
-        device_uuid=seen.uuid,
+        device_uuid=description.uuid,
         phase=enter,
         agree=group.agree,
     )
-    return context, about_rank(setting, seen)
+    return context, about_rank(setting, description)
 
 
-def about_rank(setting: Setting, seen: Device) -> dict[str, Any]:
-    """Return a rank's facts beside its measurement."""
+def about_rank(setting: Setting, description: Device) -> dict[str, Any]:
+    """Return the facts of a rank that go with its measurement."""
     return {
         "rank": setting.rank,
         "local_rank": setting.local_rank,
         "ranks": setting.ranks,
         "pid": os.getpid(),
-        "device": dataclasses.asdict(seen),
+        "device": dataclasses.asdict(description),
         "versions": versions(),
         "cudnn": cudnn_version(setting.device),
         "threads": torch.get_num_threads(),
@@ -139,14 +139,14 @@ def met(place: Placement, folder: Path) -> Any | None:
     """Return the store in which the ranks of a launch find each other; None for one rank.
 
     Rank 0 takes a free port and writes it into the ranks' ``folder``.  On several hosts its address
-    is MASTER_ADDR, or else its host's name.  Raises MeetingError where they cannot meet.
+    is MASTER_ADDR, or else its host's name.  Raises MeetingError if they cannot meet.
     """
     if place.ranks == 1:
         return None
     file = folder / MEETING_FILE
     if place.rank == 0:
-        told = os.environ.get("MASTER_ADDR") or socket.gethostname()
-        host = LOCALHOST if place.is_on_one_host else told
+        public = os.environ.get("MASTER_ADDR") or socket.gethostname()
+        host = LOCALHOST if place.is_on_one_host else public
         store = _store(host, 0, listens=True)
         write_whole(file, [host, store.port])
         return store
@@ -162,7 +162,7 @@ def _store(host: str, port: int, *, listens: bool) -> Any:
 
 
 def _why_not(host: str, port: int, error: Exception) -> str:
-    """Say why the ranks cannot meet at a port."""
+    """Return why the ranks cannot meet at a port."""
     if "EADDRINUSE" in str(error) or "already in use" in str(error):
         return (
             f"port {port} of {socket.gethostname()} is in use; set MASTER_PORT to another, or "
@@ -186,10 +186,10 @@ def _written_meeting(file: Path) -> tuple[str, int]:
 
 
 class RankGroup:
-    """The ranks of a launch, as one of them sees the others; alone it agrees with itself."""
+    """The ranks of a launch, as seen by one of them, which may be the only one."""
 
     def __init__(self, host: Any = None) -> None:
-        """``host`` is a process group over the host: one on the device would be timed too."""
+        """Take a process group over the host: one on the device would be timed too."""
         self._host = host
 
     def agree(self, value: float) -> float:
@@ -209,7 +209,7 @@ class RankGroup:
         return outcomes
 
     def leave(self) -> None:
-        """Leave the others; files already written are not lost if that fails."""
+        """Leave the others; if that fails, files already written are not lost."""
         if self._host is not None:
             with contextlib.suppress(Exception):
                 dist.destroy_process_group()
@@ -226,7 +226,7 @@ def joined(
 ) -> RankGroup:
     """Join the ranks of a launch, in a store or at a ``url``.
 
-    Raises RuntimeError or ValueError where they cannot meet.
+    Raises RuntimeError or ValueError if they cannot meet.
     """
     if ranks == 1:
         return RankGroup()
@@ -238,8 +238,8 @@ def joined(
         try:
             dist.init_process_group(backend, init_method=url, rank=rank, world_size=ranks)
         except RuntimeError as error:
-            at = urlsplit(url or "")
-            if at.scheme != "tcp" or at.hostname is None or at.port is None:
+            address = urlsplit(url or "")
+            if address.scheme != "tcp" or address.hostname is None or address.port is None:
                 raise
-            raise MeetingError(_why_not(at.hostname, at.port, error)) from error
+            raise MeetingError(_why_not(address.hostname, address.port, error)) from error
     return RankGroup(dist.new_group(backend="gloo"))

@@ -2,9 +2,9 @@
 
 Alone it serves a runner over a socket; as one of several ranks, by files that all hosts see.
 
-Before the fork nothing here may run a parallel CPU operation (a child would wait for
-threads that were not forked) or have the driver asked for GPUs (a child could not open one);
-``_load_compiler`` imports what would ask, and takes care.
+Before the fork, nothing here may run a parallel CPU operation (a child would wait for threads that
+were not forked) or ask the driver for GPUs (a child could not open one); ``_load_compiler``, whose
+imports would ask, avoids it.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from bench_lib.launch.wire import (
     connect,
     write_whole,
 )
-from bench_lib.worker.caches import make_inductor_folder, told
+from bench_lib.worker.caches import environment, make_inductor_folder
 from bench_lib.worker.host import RankLog
 
 TRIAL_S = 60.0
 LOOK_FOR_RUNNER_S = 0.05
 LOOK_S = 0.02
-"""Between two looks for a file of ranks."""
+"""Between two checks for a file of ranks."""
 STACK_S = 2.0
-"""How long a process that has to end may take to leave its stack."""
+"""How long a process that has to end may take to write its stack."""
 CONTEXT = "BENCH_LIB_CONTEXT"
-"""Names a context in the environment of all that it starts, in whichever session."""
+"""Names a context in the environment of everything it starts, in any session."""
 
 
 @contextlib.contextmanager
 def importing_torch() -> Iterator[None]:
-    """Collect no garbage while torch is imported, and never look at the imported objects again.
+    """Collect no garbage while torch is imported, and exempt the imported objects from then on.
 
     A process that imports torch and torchvision and ends takes 3.2 s of CPU time instead of 4.5 s.
     Raises UserError if it might run another user's code.
@@ -71,10 +71,10 @@ def importing_torch() -> Iterator[None]:
 def serve() -> int:
     """Connect to the runner and fork contexts for it until it hangs up.
 
-    A shared one serves one runner after another, until its starter has ended.  Before the first of
-    them nobody may hold the device, so no child opens it.
+    A shared one serves one runner after another, until its starter has ended.  Before the first
+    runner nobody may hold the device, so no child opens it.
     """
-    # Where somebody stopped it, it goes on, sees that its runner has hung up, and cleans up.
+    # If it was stopped, it continues, sees that its runner has hung up, and cleans up.
     die_with_parent(by=signal.SIGCONT)
     parent = os.getppid()
     preload = os.environ.get(PRELOAD_VARIABLE)
@@ -87,7 +87,7 @@ def serve() -> int:
         if preload == "compiler":
             _start_over_unless_children_open_a_gpu()
         return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
-    while _comes(int(starter)):
+    while _wait_for_runner(int(starter)):
         if preload == "compiler":
             _start_over_unless_children_open_a_gpu()
             preload = None
@@ -96,15 +96,15 @@ def serve() -> int:
 
 
 def import_torch() -> None:
-    """Import what a fork saves and any child needs."""
+    """Import what every child needs."""
     import torch  # noqa: F401 - the import is what a fork saves
 
     if os.environ.get(PRELOAD_VARIABLE) != "torch":
         import torchvision  # noqa: F401
 
 
-def _comes(starter: int) -> bool:
-    """Wait until a runner has announced itself; False if who started us has ended."""
+def _wait_for_runner(starter: int) -> bool:
+    """Wait until a runner has announced itself; False if our starter has ended."""
     while os.getppid() == starter:
         if Path(os.environ[LOGS_VARIABLE], RUNNER).exists():
             return True
@@ -113,13 +113,13 @@ def _comes(starter: int) -> bool:
 
 
 def _serve_runner() -> bool:
-    """Serve a runner until it hangs up; False, with the reason printed, if none is to be reached.
+    """Serve a runner until it hangs up; False, with the reason printed, if it cannot be reached.
 
-    A runner that is alive, and not to be reached from a container, reads the log there.
+    A live runner that cannot be reached from a container finds the reason in the log.
     """
     logs = Path(os.environ[LOGS_VARIABLE])
     try:
-        # At once: after a runner that was killed, the next may announce itself by now.
+        # At once: after a killed runner, the next one may announce itself already.
         (logs / RUNNER).replace(logs / SERVED)
         connection = connect()
     except OSError:
@@ -128,7 +128,7 @@ def _serve_runner() -> bool:
     from bench_lib.worker import context, measure  # noqa: F401
     from bench_lib.worker.device import versions
 
-    gc.freeze()  # what was imported stays; a child's collections need not copy its pages
+    gc.freeze()  # so that a child's collections do not copy the pages of imported objects
     wake, alarm = os.pipe()
     os.set_blocking(alarm, False)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
@@ -159,27 +159,27 @@ def _serve_runner() -> bool:
 
 
 def _without_runner() -> int:
-    """Remove the runner's folder, as it does after us unless it was killed."""
+    """Remove the runner's folder, which it does itself unless it was killed."""
     shutil.rmtree(os.environ[LOGS_VARIABLE], ignore_errors=True)
     return 0
 
 
 def _load_compiler() -> None:
-    """Import and compute the part that takes every child on a GPU 1.6 s, and 2 s if it compiles.
+    """Import and compute what takes every child on a GPU 1.6 s, and 2 s if it compiles.
 
-    On the way torch asks whether there is a GPU, which keeps the children from opening one unless
-    the vendor's management library answers.  Then this process starts over without.
+    Torch then asks whether there is a GPU, which keeps the children from opening one unless the
+    vendor's management library answers.  In that case this process starts over without it.
     """
-    with told({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
+    with environment({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
         try:
             import torch._inductor.compile_fx  # noqa: F401
             from torch._inductor.codecache import torch_key
             from torch._inductor.runtime.triton_compat import triton_key
 
-            # Hashes of torch's and triton's own files, which a look into the caches needs: 0.4 s.
+            # Hashes of torch's and triton's own files, which the caches' keys need: 0.4 s.
             torch_key()
             triton_key()
-        except Exception:  # noqa: BLE001 - of any torch's insides; without them it is only slower
+        except Exception:  # noqa: BLE001 - torch's internals vary; without them it is only slower
             traceback.print_exc()
 
 
@@ -234,7 +234,7 @@ def _reap(connection: Connection, children: dict[int, str]) -> None:
         pid = ended.si_pid
         if pid in children:
             end(pid)  # its group, before waitpid gives its number to whoever comes next
-            signal_all(CONTEXT, _mark(pid), signal.SIGKILL)  # what has a session of its own
+            signal_all(CONTEXT, _mark(pid), signal.SIGKILL)  # processes in other sessions
         _, status = os.waitpid(pid, 0)
         if pid in children:
             code = os.waitstatus_to_exitcode(status)
@@ -242,7 +242,7 @@ def _reap(connection: Connection, children: dict[int, str]) -> None:
 
 
 def end(pid: int) -> None:
-    """End a child and everything it started; its group bears its number."""
+    """End a child and everything in its group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -289,8 +289,8 @@ def serve_ranks(
     """Fork a process for each group that the runner asks for, until the launcher ends this one.
 
     A group is a numbered folder.  It measures case after case, until the runner ends it or a rank
-    has a fault.  This process opens no device: each group's are fresh, and what takes long before a
-    case, launcher and imports, is done once.
+    has a fault.  This process opens no device: each group's processes are fresh, while the slow
+    start of launcher and imports happens once.
     """
     die_with_parent()
     gc.freeze()
@@ -308,7 +308,7 @@ def serve_ranks(
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file is there, which a network's file system says anew of a whole folder."""
+    """Whether a file is there; listing its folder gets around a network file system's cache."""
     return path in path.parent.iterdir()
 
 
@@ -318,11 +318,11 @@ def _end_of(pid: int, group: Path) -> dict[str, Any]:
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if asked_s is None and is_there(group / END):
             asked_s = time.monotonic()
-            os.kill(pid, signal.SIGTERM)  # which has it leave its stack
+            os.kill(pid, signal.SIGTERM)  # so that it writes its stack
         elif asked_s is not None and time.monotonic() - asked_s > STACK_S:
             end(pid)
         time.sleep(LOOK_S)
-    end(pid)  # what it started, before its number is somebody else's
+    end(pid)  # what it started, before its number is reused
     _, status = os.waitpid(pid, 0)
     return {"code": os.waitstatus_to_exitcode(status), "asked": asked_s is not None}
 

@@ -1,10 +1,10 @@
 """Decoder-only transformers: training and generation, on one rank or several.
 
-``prefill`` computes prompts and keeps their keys and values; ``decode`` adds a token to each
-sequence, the likeliest, one a step.  Tokens are random and stay on the device, and weights stay
-what they are, as in ``networks``.
+``prefill`` computes prompts and keeps their keys and values; ``decode`` adds the likeliest token to
+each sequence, one per step.  Tokens are random and stay on the device, and weights stay as they
+are, as in ``networks``.
 
-With DDP each rank has all weights and gradients are averaged; ``dividing`` has the other ways.
+With DDP each rank has all weights and gradients are averaged; ``dividing`` has FSDP2.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from bench_lib.worker.workloads.steps import (
 from bench_lib.worker.workloads.weights import linear_layers, quantize, stored_bytes
 
 AGREEING = 16
-"""Tokens on which FP32 has to agree."""
+"""Tokens that are compared with FP32's."""
 
 
 class Prompted(nn.Module):
-    """Computes prompts, (batch, length), to the logits behind them, (batch, vocabulary)."""
+    """Computes the logits after prompts: (batch, vocabulary) for (batch, length)."""
 
     def __init__(self, network: Llama) -> None:
-        """Take a network, which keeps prompts if it has room."""
+        """Take a network, which keeps keys and values if it has room."""
         super().__init__()
         self.network = network
 
@@ -53,7 +53,7 @@ class Prompted(nn.Module):
 
 
 class Generating(nn.Module):
-    """Adds the likeliest token to each sequence; behind ``GENERATED`` it begins again."""
+    """Adds the likeliest token to each sequence; after ``GENERATED`` tokens it starts over."""
 
     tokens: Tensor
     """The newest of each sequence, (batch, 1)."""
@@ -63,18 +63,18 @@ class Generating(nn.Module):
     """Position of the newest tokens, (1,)."""
 
     def __init__(self, network: Llama, prompts: Tensor) -> None:
-        """Begin behind the prompts, (batch, length)."""
+        """Begin after the prompts, (batch, length)."""
         super().__init__()
         self.network = network
         self.length = prompts.shape[1]
         first = network.last(prompts).argmax(dim=-1, keepdim=True)
         self.register_buffer("tokens", first, persistent=False)
         self.register_buffer("first", first.clone(), persistent=False)
-        place = torch.tensor([self.length], device=prompts.device)
-        self.register_buffer("position", place, persistent=False)
+        position = torch.tensor([self.length], device=prompts.device)
+        self.register_buffer("position", position, persistent=False)
 
     def forward(self) -> Tensor:
-        """Return the logits behind the newest token, (batch, vocabulary), and take one."""
+        """Return the logits after the newest token, (batch, vocabulary), and take one."""
         logits = self.network.next(self.tokens, self.position)
         done = (self.position - self.length + 1) % GENERATED
         likeliest = logits.argmax(dim=-1, keepdim=True)
@@ -83,15 +83,15 @@ class Generating(nn.Module):
         return logits
 
     def begin_again(self) -> None:
-        """Stand behind the prompts as in the beginning."""
+        """Return to the end of the prompts."""
         self.tokens.copy_(self.first)
         self.position.fill_(self.length)
 
 
 class DecodingStep(InferenceStep):
-    """One token more for each sequence of a ``Generating`` model.
+    """One more token for each sequence of a ``Generating`` model.
 
-    The built object has ``network(dtype)``: the network with the weights it began with.
+    The built object has ``network(dtype)``: the network with its initial weights.
     """
 
     built: Any
@@ -103,62 +103,62 @@ class DecodingStep(InferenceStep):
         return logits
 
     def numerics(self) -> Numerics:
-        """Hold the first tokens against FP32's; frees what the step needs."""
+        """Compare the first tokens with FP32's; frees what the step needs."""
         model, prompt = self.built.model, self.built.input[:1]
         model.begin_again()
-        taken, logits, finite = [model.tokens[:1].clone()], [], True
+        tokens, logits, finite = [model.tokens[:1].clone()], [], True
         for _ in range(AGREEING):
             answer = cast("Tensor", self.step())
             finite = finite and bool(torch.isfinite(answer).all())
             logits.append(answer[:1].float().cpu())
-            taken.append(model.tokens[:1].clone())
+            tokens.append(model.tokens[:1].clone())
         if self.recorded is not None:
             self.recorded.release()
         del self.run, self.built.model, model
-        reference = self._behind(torch.cat([prompt, *taken[:-1]], dim=1))
+        reference = self._reference_logits(torch.cat([prompt, *tokens[:-1]], dim=1))
         if reference is None:
             return Numerics(finite=finite)
-        agreed = reference.argmax(dim=-1) == torch.cat(taken[1:], dim=1)[0].cpu()
-        found = closeness(logits[0], reference[:1], finite=finite)
-        return replace(found, agreement=float(agreed.float().mean()))
+        agreed = reference.argmax(dim=-1) == torch.cat(tokens[1:], dim=1)[0].cpu()
+        numerics = closeness(logits[0], reference[:1], finite=finite)
+        return replace(numerics, agreement=float(agreed.float().mean()))
 
-    def _behind(self, sequence: Tensor) -> Tensor | None:
-        """Return FP32's logits behind the last tokens, (tokens, vocabulary), on the CPU."""
+    def _reference_logits(self, sequence: Tensor) -> Tensor | None:
+        """Return FP32's logits after the last tokens, (tokens, vocabulary), on the CPU."""
         with plain_fp32(), torch.no_grad():
             try:
                 network = self.built.network(torch.float32)
-                found: Tensor = network(sequence, answered=AGREEING)
+                logits: Tensor = network(sequence, answered=AGREEING)
             except torch.OutOfMemoryError:
                 return None
-        return found[0].cpu()
+        return logits[0].cpu()
 
 
 LEARNING_RATE = 1e-10
 """AdamW moves every weight by about this much, whatever its gradient: less than the last bit of
-most, so that every step finds the weights of the one before."""
+most, so that every step starts from the same weights."""
 STATES = 4
 """Values that training keeps for each weight: itself, its gradient, AdamW's two moments."""
 ADAMW_ELEMENTS = 7
-"""Elements that AdamW moves for each weight: reads it, its gradient and moments, writes all but
-one."""
+"""Elements that AdamW moves for each weight: reads it, its gradient and moments, and writes all
+but the gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Spec(Spec):
     length: int = 1024
-    """Tokens of a sequence; in ``decode`` of the prompt before it."""
+    """Tokens of a sequence; for ``decode`` of its prompt."""
     precision: str = "bf16"
     parallel: str = "ddp"
     task: str = "train"
 
     @property
     def size(self) -> Size:
-        """How large the network is."""
+        """The network's size."""
         return SIZES[self.network]
 
     @property
     def room(self) -> int:
-        """Tokens of a sequence, those that are generated included."""
+        """Tokens of a sequence, including generated ones."""
         return self.length + (GENERATED if self.task == "decode" else 0)
 
 
@@ -166,10 +166,10 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     """Build one step.
 
     ``train`` is forward, loss, backward and AdamW.  ``prefill`` computes the logits of each
-    prompt's last token, and ``decode`` one token more.
+    prompt's last token, and ``decode`` one more token.
 
-    ``params`` are the fields of ``_Spec``.  Raises UnsupportedError where the device cannot do it,
-    or has not the memory for the weights.
+    ``params`` are the fields of ``_Spec``.  Raises UnsupportedError if the device cannot do it, or
+    lacks the memory for the weights.
     """
     spec = _Spec(**params)
     built = _Tokens(spec, setting)
@@ -184,17 +184,17 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     }
     return training.workload(
         portions={} if training.recorded is not None else parts,
-        # Where weights are divided, every part gathers or sends them.
+        # If weights are sharded, every part gathers or sends them.
         waits=tuple(parts) if built.divided else ("backward",),
     )
 
 
 def fuse_quantizers(blocks: nn.ModuleList) -> None:
-    """Compile blocks one by one, so that what quantizes their layers' inputs is few kernels.
+    """Compile blocks one by one, so that quantizing their layers' inputs takes few kernels.
 
-    As torchao leaves it, it is eight for each layer: on an H100 a graph of Llama 3.1's 8B in FP8
-    had 1812 kernels and took 7.26 ms a token, where bf16 had 820 and took 7.59.  With its blocks
-    compiled it had 660 and took 4.39, after 7 s.
+    Without that, torchao needs eight for each layer: on an H100 a graph of Llama 3.1's 8B in FP8
+    had 1812 kernels and took 7.26 ms a token, while bf16 had 820 and took 7.59.  With its blocks
+    compiled, which took 7 s, it had 660 and took 4.39.
     """
     for block in blocks:
         block.compile(dynamic=False)
@@ -221,28 +221,28 @@ class _Tokens(BuiltNetwork):
             require_memory("the weights, and keys and values,", weights + kept, setting)
         network = self.network(spec.dtype, divided=True)
         if spec.precision in QUANTIZED:
-            # The head decides which token is the likeliest, and is left as it is.
+            # The head, which decides on the likeliest token, is not quantized.
             self.linear = sum([layer.weight.numel() for layer in linear_layers(network.blocks)])
             self.warnings += quantize(network, spec.precision, network.blocks)
             if spec.compile_mode == "graph":
                 fuse_quantizers(network.blocks)
-        numbers = self._numbers()
-        self.input, self.targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
+        text = self._random_text()
+        self.input, self.targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
         tokens = spec.batch_size * (1 if spec.task == "decode" else spec.length)
         self.items = tokens
         self.compared = 1  # all logits of a twin may not fit
         self.update_elements = ADAMW_ELEMENTS if trains else 0
         if trains:
-            # Weights are read, and they and two moments are read and written where they are kept.
+            # Weights are read; a rank's part of them and of two moments is read and written.
             self.least_bytes = weights + 5 * part + 2 * self.input.nbytes
         else:
             logits = spec.batch_size * spec.size.vocabulary * spec.itemsize
-            read = self.read_bytes(network, tokens) + self.kept_bytes(self.met)
+            read = self.read_bytes(network, tokens) + self.kept_bytes(self.attended)
             self.least_bytes = read + self.input.nbytes + logits
-        self.model = self.begun(network)
+        self.model = self.prepared(network)
 
-    def begun(self, network: Any) -> nn.Module:
-        """Return what does a step."""
+    def prepared(self, network: Any) -> nn.Module:
+        """Return the module that does a step of the task."""
         spec = self.spec
         if spec.task == "train":
             return cast("nn.Module", network)
@@ -253,20 +253,20 @@ class _Tokens(BuiltNetwork):
             return Generating(network, self.input)
 
     @property
-    def met(self) -> int:
-        """Tokens of a sequence that the last of a pass attends to, in the mean of all passes."""
+    def attended(self) -> int:
+        """Tokens that the last one of a pass attends to, averaged over all passes."""
         spec = self.spec
         return spec.length + (GENERATED // 2 if spec.task == "decode" else 0)
 
     def kept_bytes(self, length: int) -> int:
-        """Return the bytes of keys and values that are kept of so many tokens a sequence."""
+        """Return the bytes of keys and values of so many tokens per sequence."""
         spec = self.spec
         return spec.size.kept(spec.batch_size, length) * spec.dtype.itemsize
 
     def read_bytes(self, network: nn.Module, tokens: int) -> int:
         """Return the bytes of the weights that a pass over so many tokens has to read.
 
-        For experts it is as many as the tokens need by chance, and for embeddings theirs.
+        Of the experts, the expected number that the tokens choose; of the embeddings, the tokens'.
         """
         size = self.spec.size
         used = size.experts.touched(tokens) / size.experts.number if size.experts else 1.0
@@ -279,7 +279,7 @@ class _Tokens(BuiltNetwork):
         return round(sum(sizes.values()))
 
     def network(self, dtype: torch.dtype, *, divided: bool = False) -> Any:
-        """Return the network with the weights it begins with, or this rank's part; uncompiled."""
+        """Return the uncompiled network, or this rank's part, with its initial weights."""
         spec = self.spec
         torch.manual_seed(SEED)
         with self.device:
@@ -290,23 +290,23 @@ class _Tokens(BuiltNetwork):
         network = self.network(torch.float32)
         return Prompted(network) if self.spec.task == "prefill" else network
 
-    def _numbers(self) -> Tensor:
+    def _random_text(self) -> Tensor:
         spec = self.spec
         generator = torch.Generator(self.device).manual_seed(SEED + self.setting.rank)
         shape = (spec.batch_size, spec.length + 1)
         return torch.randint(spec.size.vocabulary, shape, device=self.device, generator=generator)
 
-    def loss_by(self, network: nn.Module, given: Tensor, targets: Tensor) -> Tensor:
-        loss: Tensor = network(given, targets)
+    def loss_by(self, network: nn.Module, batch: Tensor, targets: Tensor) -> Tensor:
+        loss: Tensor = network(batch, targets)
         return loss
 
     def optimizer(self) -> torch.optim.Optimizer:
         on_gpu = self.device.type == "cuda"
-        kinds: dict[type, list[nn.Parameter]] = {}
+        groups: dict[type, list[nn.Parameter]] = {}
         for weight in self.model.parameters():
-            kinds.setdefault(type(weight.data), []).append(weight)
-        return torch.optim.AdamW(  # one kernel cannot take whole weights and parts
-            [{"params": each} for each in kinds.values()],
+            groups.setdefault(type(weight.data), []).append(weight)
+        return torch.optim.AdamW(  # one kernel cannot take both whole weights and shards
+            [{"params": group} for group in groups.values()],
             lr=LEARNING_RATE,
             fused=on_gpu or None,
             capturable=on_gpu and self.spec.compile_mode == "graph",
@@ -316,7 +316,7 @@ class _Tokens(BuiltNetwork):
         return self.model if self.divided else super().averaged()
 
     def compiled(self, model: nn.Module) -> nn.Module:
-        # FSDP2 has compiled the blocks before it divided them.
+        # FSDP2 compiled the blocks before it sharded them.
         return model if self.divided else super().compiled(model)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -330,13 +330,13 @@ class _Tokens(BuiltNetwork):
         return counted(weightless_step, spec.size, spec.batch_size, spec.length)
 
     def flops(self) -> float:
-        spec, found = self.spec, super().flops()
-        if found is not None:
-            return found
+        spec, counted_flops = self.spec, super().flops()
+        if counted_flops is not None:
+            return counted_flops
         if spec.task == "train":
             return 3 * spec.size.forward_flops(spec.batch_size, spec.length)
         new = 1 if spec.task == "decode" else spec.length
-        before = self.met - 1 if spec.task == "decode" else 0
+        before = self.attended - 1 if spec.task == "decode" else 0
         return spec.size.forward_flops(spec.batch_size, new, before=before, logits=1)
 
     def reduced_flops_share(self) -> float | None:
@@ -346,7 +346,7 @@ class _Tokens(BuiltNetwork):
         return 2.0 * self.items * self.linear / self.flops()
 
     def traffic(self) -> float | None:
-        return None if self.divided else super().traffic()  # nobody counts what ranks exchange
+        return None if self.divided else super().traffic()  # what ranks exchange is not counted
 
 
 def weightless_step(size: Size, batch_size: int, length: int) -> Callable[[], object]:

@@ -33,8 +33,8 @@ def angles(size: Size, length: int, device: torch.device) -> Tensor:
     """Return cosines and signed sines of the rotary positions, (2, length, head_width), in FP32."""
     half = torch.arange(0, size.head_width, 2, device=device, dtype=torch.float32)
     speeds = size.theta ** (-half / size.head_width)
-    turned = torch.outer(torch.arange(length, device=device, dtype=torch.float32), speeds)
-    cosine, sine = turned.cos(), turned.sin()
+    turns = torch.outer(torch.arange(length, device=device, dtype=torch.float32), speeds)
+    cosine, sine = turns.cos(), turns.sin()
     return torch.stack([torch.cat([cosine, cosine], 1), torch.cat([-sine, sine], 1)])
 
 
@@ -45,7 +45,7 @@ def turn(heads: Tensor, by: Tensor) -> Tensor:
 
 
 class Cache(nn.Module):
-    """Keys and values of a block, (batch, heads, room, head_width), for tokens that were seen."""
+    """Keys and values of a block for earlier tokens, (batch, heads, room, head_width)."""
 
     keys: Tensor
     values: Tensor
@@ -85,7 +85,7 @@ class Where:
     positions: Tensor | None = None
     """(length,); None for sequences that are not kept."""
     bias: Tensor | None = None
-    """(room,), of one token that attends to the cache; minus infinity behind it."""
+    """(room,), for one token that attends to the cache; minus infinity after it."""
 
 
 class Attention(nn.Module):
@@ -105,10 +105,10 @@ class Attention(nn.Module):
 
         The stream is (batch, length, width).
         """
-        found = self.inputs(stream).unflatten(-1, (-1, self.group + 2, self.head_width))
-        turned = turn(found[:, :, :, :-1].flatten(2, 3), by).unflatten(2, (-1, self.group + 1))
+        heads = self.inputs(stream).unflatten(-1, (-1, self.group + 2, self.head_width))
+        turned = turn(heads[:, :, :, :-1].flatten(2, 3), by).unflatten(2, (-1, self.group + 1))
         query, key = turned[:, :, :, :-1].flatten(2, 3), turned[:, :, :, -1]
-        return query.transpose(1, 2), key.transpose(1, 2), found[:, :, :, -1].transpose(1, 2)
+        return query.transpose(1, 2), key.transpose(1, 2), heads[:, :, :, -1].transpose(1, 2)
 
     def forward(self, stream: Tensor, where: Where) -> Tensor:
         """Attend within the stream, (batch, length, width), or from one token to the cache."""
@@ -141,14 +141,14 @@ class SwiGLU(nn.Module):
 
 
 def gated(both: Tensor) -> Tensor:
-    """Return (..., hidden) of gates and what they let through, side by side, (..., 2 hidden)."""
-    gate, through = both.unflatten(-1, (-1, 2)).unbind(-1)
-    found: Tensor = functional.silu(gate) * through
-    return found
+    """Return (..., hidden) for interleaved gates and values, (..., 2 hidden)."""
+    gates, values = both.unflatten(-1, (-1, 2)).unbind(-1)
+    product: Tensor = functional.silu(gates) * values
+    return product
 
 
 class MixtureOfExperts(nn.Module):
-    """Experts, of which each token goes to some, and perhaps one that all go to."""
+    """Experts, some for each token, and perhaps a shared one for all tokens."""
 
     def __init__(self, width: int, experts: Experts, depth: int) -> None:
         """Take fresh weights."""
@@ -168,16 +168,16 @@ class MixtureOfExperts(nn.Module):
         self.shared = SwiGLU(width, inner, depth) if inner else None
 
     def forward(self, stream: Tensor) -> Tensor:
-        """Return (batch, length, width) for the same; no number goes to the host."""
+        """Return (batch, length, width) for the same; nothing is copied to the host."""
         tokens = stream.flatten(0, 1)
-        chance = self.router(tokens).float().softmax(dim=-1)
-        weight, chosen = chance.topk(self.active, dim=-1)
+        probabilities = self.router(tokens).float().softmax(dim=-1)
+        weight, chosen = probabilities.topk(self.active, dim=-1)
         weight = (weight / weight.sum(dim=-1, keepdim=True)).to(stream.dtype)
         order = chosen.flatten().argsort(stable=True)
-        counts = functional.one_hot(chosen.flatten(), chance.shape[-1]).sum(dim=0)
+        counts = functional.one_hot(chosen.flatten(), probabilities.shape[-1]).sum(dim=0)
         ends = counts.cumsum(dim=0).to(torch.int32)
-        sent = tokens[order // self.active]
-        hidden = gated(functional.grouped_mm(sent, self.inputs, offs=ends))
+        routed = tokens[order // self.active]
+        hidden = gated(functional.grouped_mm(routed, self.inputs, offs=ends))
         answer = functional.grouped_mm(hidden, self.output, offs=ends)
         answer = answer * weight.flatten()[order].unsqueeze(1)
         total = torch.zeros_like(tokens).index_add(0, order // self.active, answer)
@@ -187,7 +187,7 @@ class MixtureOfExperts(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """Attention, then SwiGLU or experts, both beside the stream."""
+    """Attention, then SwiGLU or experts, both added to the residual stream."""
 
     def __init__(self, size: Size, layer: int) -> None:
         """Take fresh weights."""
@@ -208,7 +208,7 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    """The whole of a size."""
+    """A whole network."""
 
     angles: Tensor
     """As ``angles`` returns them, (2, length, head_width)."""
@@ -222,8 +222,8 @@ class Llama(nn.Module):
     ) -> None:
         """Take fresh weights for sequences of up to ``length``, block by block in ``dtype``.
 
-        So a network is built even if its weights in FP32 would not fit.  A division takes each
-        block as soon as it is there, so that a network is built of which a rank holds a part.
+        So a network can be built whose weights in FP32 would not fit.  A division shards each block
+        as soon as it is built, so that no rank has to hold all of them.
         """
         super().__init__()
         self.tokens = nn.Embedding(size.vocabulary, size.width)
@@ -238,11 +238,11 @@ class Llama(nn.Module):
         self.head = linear(size.width, size.vocabulary).to(dtype)
         if size.tied:
             self.head.weight = self.tokens.weight
-        found = angles(size, length, self.tokens.weight.device)
-        self.register_buffer("angles", found, persistent=False)
+        table = angles(size, length, self.tokens.weight.device)
+        self.register_buffer("angles", table, persistent=False)
         self.kv_heads, self.head_width = size.kv_heads, size.head_width
         self.room = 0
-        """Tokens of a sequence that the caches can hold."""
+        """Tokens per sequence that the caches can hold."""
         if division is not None:
             division.rest(self)
 
@@ -254,37 +254,37 @@ class Llama(nn.Module):
         Tokens and targets are (batch, length), the loss is a scalar.  Logits are of the last
         ``answered`` tokens, or of all.
         """
-        places = Where(self._turned(slice(tokens.shape[1])))
-        stream = self._streamed(tokens, places)
+        places = Where(self._angles_at(slice(tokens.shape[1])))
+        stream = self._run_blocks(tokens, places)
         logits = self.head(stream if answered is None else stream[:, -answered:])
         if targets is None:
             return cast("Tensor", logits)
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     def last(self, tokens: Tensor) -> Tensor:
-        """Return the logits after each sequence, (batch, vocabulary), and keep it if there is room.
+        """Return the logits after each sequence, (batch, vocabulary); keep it if there is room.
 
-        Tokens are (batch, length), from the beginning on.
+        Tokens are (batch, length), from the beginning.
         """
         length = tokens.shape[1]
         positions = torch.arange(length, device=tokens.device) if self.room else None
-        places = Where(self._turned(slice(length)), positions)
-        return cast("Tensor", self.head(self._streamed(tokens, places)[:, -1]))
+        places = Where(self._angles_at(slice(length)), positions)
+        return cast("Tensor", self.head(self._run_blocks(tokens, places)[:, -1]))
 
     def next(self, tokens: Tensor, position: Tensor) -> Tensor:
-        """Return the logits after one token more, (batch, vocabulary), and keep it.
+        """Return the logits after one more token, (batch, vocabulary), and keep it.
 
-        Tokens are (batch, 1); they stand at ``position``, (1,).
+        Tokens are (batch, 1), at ``position``, (1,).
         """
         later = torch.arange(self.room, device=tokens.device) > position
         bias = torch.zeros_like(later, dtype=self.norm.weight.dtype).masked_fill(later, -math.inf)
-        places = Where(self._turned(position), position, bias)
-        return cast("Tensor", self.head(self._streamed(tokens, places)[:, -1]))
+        places = Where(self._angles_at(position), position, bias)
+        return cast("Tensor", self.head(self._run_blocks(tokens, places)[:, -1]))
 
-    def _turned(self, positions: slice | Tensor) -> Tensor:
+    def _angles_at(self, positions: slice | Tensor) -> Tensor:
         return self.angles[:, positions].unsqueeze(2).to(self.norm.weight.dtype)
 
-    def _streamed(self, tokens: Tensor, where: Where) -> Tensor:
+    def _run_blocks(self, tokens: Tensor, where: Where) -> Tensor:
         stream = self.tokens(tokens)
         for block in self.blocks:
             stream = block(stream, where)
@@ -293,6 +293,6 @@ class Llama(nn.Module):
     def make_room(self, batch_size: int, room: int) -> None:
         """Give every block a cache for so many sequences of so many tokens."""
         self.room = room
-        heads = self.norm.weight.new_empty(batch_size, self.kv_heads, room, self.head_width)
+        empty = self.norm.weight.new_empty(batch_size, self.kv_heads, room, self.head_width)
         for attention in [m for m in self.modules() if isinstance(m, Attention)]:
-            attention.cache = Cache(heads)
+            attention.cache = Cache(empty)
