@@ -1,8 +1,8 @@
 """Collectives of torch.distributed's default group, called by all ranks.
 
 A call of a few bytes takes a GPU less time than Python needs to issue it.  So a step is as many
-calls as move TOGETHER bytes, and on a GPU several of them are recorded once and replayed as a
-graph.  The answer is checked afterwards, element by element, against what it must be.
+calls as move TOGETHER bytes; on a GPU, several calls are recorded once and replayed as a graph.
+Afterwards the answer is checked, element by element, against what it must be.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ DTYPES = {
     "double": torch.float64,
 }
 TOGETHER = {"cuda": 64 * 2**20, "cpu": 2**20}
-"""Bytes that the calls of a step move together, unless they are MOST_CALLS."""
+"""Bytes that the calls of a step move together, unless that takes more than MOST_CALLS."""
 MOST_CALLS = 50
 CHECKED = 2**22
-"""Elements that are checked at once; their positions are numbers of eight bytes."""
+"""Elements that are checked at once; their positions take eight bytes each."""
 LARGEST_SUM = 120
-"""Sums of all ranks' elements are below this, so that every dtype has them exactly."""
+"""Sums of all ranks' elements are below this, so that every dtype represents them exactly."""
 UNTOUCHED = 121
-"""The value in the result before it is checked; no right element is."""
+"""The result's value before the checked call; no correct element equals it."""
 
 _CALLS: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "all_reduce": lambda _given, got: dist.all_reduce(got),
-    "all_gather": lambda given, got: dist.all_gather_into_tensor(got, given),
-    "reduce_scatter": lambda given, got: dist.reduce_scatter_tensor(got, given),
-    "broadcast": lambda _given, got: dist.broadcast(got, src=0),
-    "all_to_all": lambda given, got: dist.all_to_all_single(got, given),
+    "all_reduce": lambda _input, output: dist.all_reduce(output),
+    "all_gather": lambda input_, output: dist.all_gather_into_tensor(output, input_),
+    "reduce_scatter": lambda input_, output: dist.reduce_scatter_tensor(output, input_),
+    "broadcast": lambda _input, output: dist.broadcast(output, src=0),
+    "all_to_all": lambda input_, output: dist.all_to_all_single(output, input_),
 }
 
 
@@ -53,7 +53,7 @@ def collective(setting: Setting, **params: Any) -> Workload:
     """Build a step of calls; ``params`` are op, bytes and dtype.
 
     Raises UserError for an invalid call, and UnsupportedError if the device lacks the memory; the
-    first step shows what its backend cannot do.
+    first step raises it for what its backend cannot do.
     """
     call = Collective(
         op=params["op"],
@@ -80,7 +80,7 @@ def collective(setting: Setting, **params: Any) -> Workload:
 
     return Workload(
         step=recorded or step,
-        # A call is all ranks' together, and what ranks do adds up: the first one counts it.
+        # All ranks make a call together, and ranks' items are summed: the first one counts it.
         items_per_step=calls if setting.rank == 0 else 0,
         item="call",
         numerics=numerics,
@@ -89,7 +89,7 @@ def collective(setting: Setting, **params: Any) -> Workload:
 
 
 def calls_in_a_step(size: int, device: torch.device) -> int:
-    """Return of how many calls of ``size`` bytes a step is; the same on all ranks."""
+    """Return the number of calls of ``size`` bytes in a step, the same on all ranks."""
     return max(1, min(MOST_CALLS, TOGETHER[device.type] // size))
 
 
@@ -111,48 +111,48 @@ _CANNOT = ("not supported", "not support", "unsupported", "scalar type", "unconv
 
 
 class Buffers:
-    """One rank's input and output, and how its answer is checked."""
+    """One rank's input and output, and the check of its answer."""
 
     def __init__(self, collective: Collective, setting: Setting) -> None:
         """Allocate and fill them.
 
-        Buffers that are summed in place again and again are zero, because nothing else would stay
+        Buffers that are summed in place in every step are zero, because nothing else would stay
         finite.
         """
         self._collective = collective
         self._rank = setting.rank
         self._device = setting.device
         self._dtype = DTYPES[collective.dtype]
-        self._given, self._got = self._allocated()
+        self._input, self._output = self._allocated()
         self._call = _CALLS[collective.op]
         if collective.op != "all_reduce":
-            self._give()
+            self._fill_input()
 
     def call(self) -> None:
         """Take part in one call."""
-        self._call(self._given, self._got)
+        self._call(self._input, self._output)
 
     def check(self) -> Numerics:
-        """Do one call with known numbers and compare.
+        """Make one call with known numbers and compare.
 
-        The elements of all ranks are reported as a size, the right ones beside all, and a single
-        wrong one makes the answer unusable.
+        The number of correct elements on all ranks is reported as a loss, with that of all elements
+        as its reference; a single wrong one makes the answer not finite.
         """
-        self._got.fill_(UNTOUCHED)
-        self._give()
+        self._output.fill_(UNTOUCHED)
+        self._fill_input()
         self.call()
         wrong, farthest = 0, 0.0
         for begin, expected in self._expected():
-            seen = self._got[begin : begin + len(expected)]
-            differs = seen != expected.to(self._dtype)
-            if found := int(differs.sum()):
-                wrong += found
-                distances = (seen.double() - expected.double()).abs()[differs]
+            actual = self._output[begin : begin + len(expected)]
+            differs = actual != expected.to(self._dtype)
+            if count := int(differs.sum()):
+                wrong += count
+                distances = (actual.double() - expected.double()).abs()[differs]
                 farthest = max(farthest, float(distances.max()))
-        elements = self._got.numel() * self._collective.ranks
-        of_all = torch.tensor([wrong], device=self._device)
-        dist.all_reduce(of_all)
-        wrong = max(wrong, int(of_all))
+        elements = self._output.numel() * self._collective.ranks
+        total = torch.tensor([wrong], device=self._device)
+        dist.all_reduce(total)
+        wrong = max(wrong, int(total))
         return Numerics(
             finite=wrong == 0,
             max_abs_diff=farthest,
@@ -161,39 +161,39 @@ class Buffers:
         )
 
     def _allocated(self) -> tuple[Tensor, Tensor]:
-        one = self._collective
-        given = self._zeros(one.given)
-        return given, given if one.op in IN_PLACE else self._zeros(one.got)
+        collective = self._collective
+        input_ = self._zeros(collective.given)
+        return input_, input_ if collective.op in IN_PLACE else self._zeros(collective.got)
 
     def _zeros(self, elements: int) -> Tensor:
         return torch.zeros(elements, dtype=self._dtype, device=self._device)
 
-    def _give(self) -> None:
+    def _fill_input(self) -> None:
         """Fill this rank's input; for a broadcast only the root has one."""
         if self._collective.op == "broadcast" and self._rank:
             return
-        for begin in range(0, len(self._given), CHECKED):
-            part = self._given[begin : begin + CHECKED]
-            part.copy_(self._numbers(self._rank, begin, begin + len(part)))
+        for begin in range(0, len(self._input), CHECKED):
+            part = self._input[begin : begin + CHECKED]
+            part.copy_(self._elements(self._rank, begin, begin + len(part)))
 
     def _expected(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield where in the result a stretch begins, and what has to be there."""
-        one, parts = self._collective, [[0]]  # the sources of each part of the result
-        if one.op in REDUCING:
-            parts = [[*range(one.ranks)]]
-        elif one.op != "broadcast":
-            parts = [[source] for source in range(one.ranks)]
-        own = one.op in ("reduce_scatter", "all_to_all")
-        offset = self._rank * one.count if own else 0
-        length = one.got // len(parts)
+        """Yield the expected elements of the result in stretches, each with its position."""
+        call, parts = self._collective, [[0]]  # the source ranks of each part of the result
+        if call.op in REDUCING:
+            parts = [[*range(call.ranks)]]
+        elif call.op != "broadcast":
+            parts = [[source] for source in range(call.ranks)]
+        is_scattered = call.op in ("reduce_scatter", "all_to_all")
+        offset = self._rank * call.count if is_scattered else 0
+        length = call.got // len(parts)
         for number, sources in enumerate(parts):
             for begin in range(0, length, CHECKED):
                 span = offset + begin, offset + min(begin + CHECKED, length)
-                total = sum(self._numbers(source, *span) for source in sources)
+                total = sum(self._elements(source, *span) for source in sources)
                 yield number * length + begin, cast("Tensor", total)
 
-    def _numbers(self, rank: int, begin: int, end: int) -> Tensor:
-        """Return what a rank gives from one position to another: small whole numbers."""
+    def _elements(self, rank: int, begin: int, end: int) -> Tensor:
+        """Return a rank's input from one position to another: small whole numbers."""
         below = max(2, LARGEST_SUM // self._collective.ranks)
         positions = torch.arange(begin, end, device=self._device)
         return (31 * positions + 17 * (positions // 251) + 7 * rank) % below

@@ -1,10 +1,10 @@
 """An external program as a step: a server that is started and waited for, and its client.
 
 A step is one run of the client; its time is the client's own figure, if the case names the format
-of its result, or else how long it ran.  Commands are words as a shell would split them, and no
-shell runs them.  In words ``{python}`` is this side's interpreter, ``{port}`` a free port of this
-host, and ``{folder}`` a folder that is gone afterwards; programs of the interpreter's folder, such
-as ``vllm``, come first.
+of its result, or else its run time.  Commands are split as a shell would, but run without a shell.
+In them, ``{python}`` is this worker's interpreter, ``{port}`` a free port of this host, and
+``{folder}`` a temporary folder; programs in the interpreter's folder, such as ``vllm``, are found
+first.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from bench_lib.worker.caches import in_runners_folder
 from bench_lib.worker.workload import Setting, Workload
 
 VARIABLE = "BENCH_LIB_COMMAND"
-"""Names the folder in the environment of all that a case's commands start."""
+"""Names the folder in the environment of everything that a case's commands start."""
 POLL_S, ANSWER_S, END_S = 0.05, 5.0, 10.0
-"""Between questions about health, for an answer, and for a server to end by itself."""
+"""Time between health checks, for an answer, and for a server to end by itself."""
 MOST_BYTES = 16 * 2**20
-WORDS = 2000
-"""Characters of a program's last words that an error has."""
+LAST_CHARACTERS = 2000
+"""Characters of a program's last output in an error."""
 
 
 class CommandError(RuntimeError):
-    """A program ended, said no, or said nothing; has its last words."""
+    """A program failed or did not answer; the message has its last output."""
 
 
 def command(
@@ -50,11 +50,11 @@ def command(
     runs: int = 3,
     **read: str,
 ) -> Workload:
-    """Start a server, if any, wait for its health, and return the client as a step.
+    """Start a server, if any, wait until it is ready, and return the client as a step.
 
-    ``result`` is the file that the client writes; what it prints, if that is empty.  ``read`` says
-    how it is read (``format``, ``metric``, ``of``), which is the engine's to do.  Raises
-    CommandError, and ValueError for words that cannot be meant.
+    ``result`` is the file that the client writes; if empty, its output is the result.  ``read``
+    tells the engine how to read it (``format``, ``metric``, ``of``).  Raises CommandError, and
+    ValueError for invalid parameters.
     """
     if start and not health:
         raise ValueError("start needs health, the URL that answers once the server is ready")
@@ -81,7 +81,7 @@ def command(
 class _Programs:
     def __init__(self, keeps: bool, result: str) -> None:  # noqa: FBT001 - of one caller
         self.documents: list[str] = []
-        """What the client's runs reported."""
+        """The results of the client's runs."""
         self._keeps, self._result = keeps, result
         self._scratch = in_runners_folder()
         self._folder = Path(self._scratch.name)
@@ -90,43 +90,43 @@ class _Programs:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self._names = {"{python}": sys.executable, "{port}": str(port)}
-        self._names["{folder}"] = str(self._folder)
+        self._values = {"{python}": sys.executable, "{port}": str(port)}
+        self._values["{folder}"] = str(self._folder)
 
     def filled(self, text: str) -> str:
-        """Return a text with what its braces stand for."""
-        for name, value in self._names.items():
+        """Return a text with its placeholders filled in."""
+        for name, value in self._values.items():
             text = text.replace(name, value)
         return text
 
     def serve(self, start: str, health: str, limit_s: float) -> None:
-        """Start the server and wait until its health is well; raises CommandError."""
+        """Start the server and wait until it is healthy; raises CommandError."""
         self._server = self._started(start)
-        directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        ends_s, said = time.monotonic() + limit_s, "did not answer"
-        while time.monotonic() < ends_s:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        deadline, outcome = time.monotonic() + limit_s, "did not answer"
+        while time.monotonic() < deadline:
             if (code := self._server.poll()) is not None:
                 raise self._error(f"the server ended with status {code} before it was ready")
             try:
-                with directly.open(health, timeout=ANSWER_S) as answer:
+                with opener.open(health, timeout=ANSWER_S) as answer:
                     if answer.status == 200:
                         return
-                    said = f"answered {answer.status}"
+                    outcome = f"answered {answer.status}"
             except urllib.error.HTTPError as error:
-                said = f"answered {error.code}"
+                outcome = f"answered {error.code}"
             except OSError:
                 pass
             time.sleep(POLL_S)
-        raise self._error(f"{health} {said} within {limit_s:g} s of the server's start")
+        raise self._error(f"{health} {outcome} within {limit_s:g} s of the server's start")
 
     def run(self, client: str) -> None:
-        """Run the client to its end, and keep what it reported; raises CommandError."""
+        """Run the client to its end, and keep its result; raises CommandError."""
         output = self._folder / ".client"
         path = Path(self.filled(self._result)) if self._result else output
         if self._keeps:
-            path.unlink(missing_ok=True)  # of an earlier run, if this one writes none
-        with output.open("wb") as printed:
-            code = self._started(client, printed.fileno()).wait()
+            path.unlink(missing_ok=True)  # or an earlier run's could be taken for this one's
+        with output.open("wb") as stream:
+            code = self._started(client, stream.fileno()).wait()
         if code:
             self._log.write_bytes(output.read_bytes()[-MOST_BYTES:])
             raise self._error(f"the client ended with status {code}")
@@ -139,25 +139,25 @@ class _Programs:
         self.documents.append(files.content(path, MOST_BYTES).decode(errors="replace"))
 
     def _started(self, command: str, output: int | None = None) -> subprocess.Popen[bytes]:
-        words = [self.filled(word) for word in shlex.split(command)]
-        if not words:
+        argv = [self.filled(word) for word in shlex.split(command)]
+        if not argv:
             raise ValueError("a command is empty")
-        here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                leashed(words),
+                leashed(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=log if output is None else output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PATH": here, VARIABLE: str(self._folder)},
+                env={**os.environ, "PATH": path, VARIABLE: str(self._folder)},
             )
 
-    def _error(self, what: str) -> CommandError:
-        words = self._log.read_text(encoding="utf-8", errors="replace")[-WORDS:].strip()
-        return CommandError(f"{what}; its last words: {words}" if words else f"{what}, in silence")
+    def _error(self, cause: str) -> CommandError:
+        log = self._log.read_text(encoding="utf-8", errors="replace")[-LAST_CHARACTERS:].strip()
+        return CommandError(f"{cause}; its last words: {log}" if log else f"{cause}, in silence")
 
     def close(self) -> None:
-        """End the server and all that it and the client started."""
+        """End the server and everything that it and the client started."""
         if self._server is not None:
             self._server.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -14,20 +14,20 @@ from bench_lib.worker.graph import Recording, recorded
 from bench_lib.worker.workload import Setting, UnsupportedError
 
 ARGUMENTS = ("fullgraph", "dynamic", "backend")
-"""Options that are torch.compile's own arguments; all others are its compiler's."""
+"""Options that are torch.compile's own arguments; all others go to its compiler."""
 
 
 def options_of(text: str) -> dict[str, Any]:
     """Return options by name: ``freezing,shape_padding=False`` sets the first to True.
 
-    Values are Python's literals, and words where they are none.
+    Values are Python literals, or else strings.
     """
     return dict(_option(part) for part in text.split(",")) if text else {}
 
 
 def _option(part: str) -> tuple[str, Any]:
-    name, given, value = part.partition("=")
-    if not given:
+    name, sign, value = part.partition("=")
+    if not sign:
         return name, True
     try:
         return name, ast.literal_eval(value)
@@ -38,8 +38,8 @@ def _option(part: str) -> tuple[str, Any]:
 def arguments_of(mode: str, text: str) -> dict[str, Any]:
     """Return torch.compile's arguments for a mode and its options.
 
-    torch takes a mode or options; here a mode is the options it stands for.  Raises
-    ValueError for an option that this torch's compiler has not, or not with such a value.
+    torch takes either a mode or options, so with options the mode is replaced by its own.  Raises
+    ValueError for an option or value that this torch's compiler does not have.
     """
     options = options_of(text)
     arguments = {name: options.pop(name) for name in ARGUMENTS if name in options}
@@ -63,19 +63,19 @@ def _check(options: dict[str, Any]) -> None:
     try:
         _TorchCompileInductorWrapper(None, options, None)
     except RuntimeError as error:
-        words = str(error).partition(", known options are")[0]
-        raise ValueError(f"torch {torch.__version__}: {words}") from error
+        message = str(error).partition(", known options are")[0]
+        raise ValueError(f"torch {torch.__version__}: {message}") from error
 
 
 def compiled(model: nn.Module, mode: str, text: str = "") -> nn.Module:
-    """Return what runs a network in a mode: itself, or torch.compile of it."""
+    """Return the network as a mode runs it: itself, or torch.compile of it."""
     if mode in ("eager", "graph"):
         return model
     return cast("nn.Module", torch.compile(model, **arguments_of(mode, text)))
 
 
 def averaged(model: nn.Module, setting: Setting, **options: Any) -> nn.Module:
-    """Return what trains a network: itself, or with several ranks DDP, which averages gradients.
+    """Return the module to train: the network, or with several ranks DDP, which averages gradients.
 
     ``options`` are further arguments of ``DistributedDataParallel``.
     """
@@ -88,7 +88,7 @@ def averaged(model: nn.Module, setting: Setting, **options: Any) -> nn.Module:
 
 
 def records_graphs(mode: str, text: str = "") -> bool:
-    """Whether the compiled step keeps its tensors in graphs that the next step overwrites."""
+    """Whether the compiled step's tensors lie in graphs that the next step overwrites."""
     if mode in ("eager", "graph"):
         return False
     arguments = arguments_of(mode, text)
@@ -97,7 +97,7 @@ def records_graphs(mode: str, text: str = "") -> bool:
 
 
 class Recorded:
-    """A step that runs as it is the first time, and from then on as a graph of itself."""
+    """A step that is called the first time, and replayed as a graph from then on."""
 
     def __init__(
         self,
@@ -108,16 +108,16 @@ class Recorded:
     ) -> None:
         """Call ``after_first`` when the first step has been issued, before it is recorded.
 
-        ``again`` is as ``graph.recorded`` has it; see ``choose``.
+        ``again`` is that of ``graph.recorded``; see ``choose``.
         """
         self._step = step
         self._after_first = after_first
         self._again = again
-        self._lent = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
         self._recording: Recording | None = None
 
     def __call__(self) -> object:
-        """Do one step; returns what the step returned when it was recorded, at the same place."""
+        """Do one step; returns the recorded step's answer, always at the same place in memory."""
         if self._recording is None:
             self._step()
             self._after_first()
@@ -133,8 +133,8 @@ class Recorded:
     def choose(self) -> None:
         """Record the step anew, and ``again`` times more, and keep the fastest recording.
 
-        To be called after the first step, so that its time, which is judged, has one recording in
-        it.  An error here is raised as it is: the step can be recorded.
+        Call it after the first step, so that the first step's time, which is judged, includes one
+        recording.  Errors are raised unchanged, because the step can be recorded.
         """
         if self._recording is not None and self._again:
             side = self._recording.side
@@ -142,9 +142,9 @@ class Recorded:
             self._recording = self._enter(side, self._again)
 
     def release(self) -> None:
-        """Give the graph's memory back, with the last answer; the next step records anew."""
+        """Free the graph's memory, including the last answer; the next step records anew."""
         self._recording = None
-        self._lent.close()
+        self._stack.close()
 
     def _record(self) -> Recording:
         try:
@@ -153,4 +153,4 @@ class Recorded:
             raise UnsupportedError(f"the step cannot be recorded in a graph: {error}") from error
 
     def _enter(self, side: torch.cuda.Stream | None = None, again: int = 0) -> Recording:
-        return self._lent.enter_context(recorded(self._step, side, again=again))
+        return self._stack.enter_context(recorded(self._step, side, again=again))

@@ -1,7 +1,7 @@
 """Where training gets its batches: one fixed batch, data on the device, or torch's DataLoader.
 
-A feed has its batch always in the same place, which a graph of the step reads, and ``fetch`` puts
-the next one there.
+A feed keeps its batch at a fixed place, which a graph of the step reads; ``fetch`` puts the next
+one there.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Shape:
     """The shape of a network's input."""
 
     batch_size: int
-    """Images a step of this rank."""
+    """Images per step of this rank."""
     image_size: int
     dtype: torch.dtype
     layout: torch.memory_format
 
 
 class Feed:
-    """The source of batches; as it stands one batch of the data, not augmented, that stays."""
+    """A source of batches; the base class has one fixed batch of the data, not augmented."""
 
     fed_by_host: ClassVar[bool] = False
     steps_per_epoch = 1
     at_once = 1
-    """Batches that come together, one of each of a loader's processes."""
+    """Batches that arrive together, one from each of a loader's processes."""
 
     def __init__(
         self, split: Split, transforms: Transforms, shape: Shape, setting: Setting
@@ -56,8 +56,8 @@ class Feed:
         """(n, channels, side, side), as the network takes them."""
         self.targets = torch.empty(shape.batch_size, dtype=torch.int64, device=device)
         """(n,)."""
-        places = torch.arange(shape.batch_size) + setting.rank * shape.batch_size
-        images, targets = on_device(split, device, places % len(split))
+        indices = torch.arange(shape.batch_size) + setting.rank * shape.batch_size
+        images, targets = on_device(split, device, indices % len(split))
         self.put(transforms.plain(images), targets)
 
     def put(self, images: Tensor, targets: Tensor) -> None:
@@ -84,9 +84,9 @@ def feed_of(
     *,
     workers: int = 0,
 ) -> Feed:
-    """Return a feed of ``fixed``, ``device`` or ``loader``; a loader has so many ``workers``.
+    """Return a feed, ``fixed``, ``device`` or ``loader``; ``workers`` are a loader's processes.
 
-    Raises ValueError if an epoch has not one step.
+    Raises ValueError if an epoch has less than one step.
     """
     if kind != "fixed" and len(data.train) < shape.batch_size * setting.ranks:
         raise ValueError(
@@ -95,26 +95,26 @@ def feed_of(
         )
     if kind == "loader":
         return Loader(data.train, transforms, shape, setting, workers=workers)
-    of = OnDevice if kind == "device" else Feed
-    return of(data.train, transforms, shape, setting)
+    feed = OnDevice if kind == "device" else Feed
+    return feed(data.train, transforms, shape, setting)
 
 
 def on_device(
-    split: Split, device: torch.device, places: Tensor | slice = slice(None)
+    split: Split, device: torch.device, indices: Tensor | slice = slice(None)
 ) -> tuple[Tensor, Tensor]:
     """Return images, (n, channels, height, width) bytes, and targets, (n,), on the device."""
     images, targets = torch.from_numpy(split.images), torch.from_numpy(split.targets)
-    images = images[places].to(device).permute(0, 3, 1, 2).contiguous()
-    return images, targets[places].to(device)
+    images = images[indices].to(device).permute(0, 3, 1, 2).contiguous()
+    return images, targets[indices].to(device)
 
 
 class OnDevice(Feed):
-    """The whole data set on the device; shuffled once an epoch, augmented batch by batch."""
+    """The whole data set on the device, shuffled every epoch and augmented batch by batch."""
 
     def __init__(
         self, split: Split, transforms: Transforms, shape: Shape, setting: Setting
     ) -> None:
-        """Copy the data; ranks share one order and take turns in it."""
+        """Copy the data; the ranks take turns in one shared order."""
         super().__init__(split, transforms, shape, setting)
         self._images, self._targets = on_device(split, setting.device)
         self.steps_per_epoch = len(split) // setting.ranks // shape.batch_size
@@ -122,14 +122,14 @@ class OnDevice(Feed):
         self.rewind()
 
     def fetch(self) -> None:
-        """Gather the next images and augment them; shuffle where an epoch begins."""
+        """Gather the next images and augment them; shuffle at the beginning of an epoch."""
         step, ranks = self._step % self.steps_per_epoch, self.setting.ranks
         if step == 0:
             n, device = len(self._targets), self.setting.device
             self._order = torch.randperm(n, generator=self._generator, device=device)
-        together = self.batch_size * ranks
-        places = self._order[step * together : (step + 1) * together][self.setting.rank :: ranks]
-        self.put(self.transforms.augment(self._images[places]), self._targets[places])
+        stride = self.batch_size * ranks
+        indices = self._order[step * stride : (step + 1) * stride][self.setting.rank :: ranks]
+        self.put(self.transforms.augment(self._images[indices]), self._targets[indices])
         self._step += 1
 
     def rewind(self) -> None:
@@ -139,7 +139,7 @@ class OnDevice(Feed):
 
 
 class _Samples(Dataset[Any]):
-    """Images one by one, as torchvision's own data sets give them."""
+    """Single images, as torchvision's own data sets return them."""
 
     def __init__(self, split: Split, transforms: Transforms) -> None:
         self._images = split.images[..., 0] if split.images.shape[-1] == 1 else split.images
@@ -149,14 +149,14 @@ class _Samples(Dataset[Any]):
     def __len__(self) -> int:
         return len(self._targets)
 
-    def __getitem__(self, place: int) -> tuple[Any, int]:
+    def __getitem__(self, index: int) -> tuple[Any, int]:
         from PIL import Image
 
-        return self._transform(Image.fromarray(self._images[place])), self._targets[place]
+        return self._transform(Image.fromarray(self._images[index])), self._targets[index]
 
 
 class Loader(Feed):
-    """torch's DataLoader with torchvision's transforms, as a user would have it.
+    """torch's DataLoader with torchvision's transforms, as users have it.
 
     Processes are forked, so that they share the images, and live from the first batch until the
     feed is closed.
@@ -183,7 +183,7 @@ class Loader(Feed):
             samples, setting.ranks, setting.rank, seed=SEED, drop_last=True
         )
         self._generator = torch.Generator()
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             loader: DataLoader[Any] = DataLoader(
                 samples,
@@ -196,7 +196,7 @@ class Loader(Feed):
                 multiprocessing_context="fork" if workers else None,
                 persistent_workers=workers > 0,
             )
-        self.warnings += [str(warning.message) for warning in told]
+        self.warnings += [str(warning.message) for warning in caught]
         self._loader: DataLoader[Any] | None = loader
         self.steps_per_epoch = len(self._sampler) // shape.batch_size
         self._batches: Iterator[Any] | None = None
@@ -211,10 +211,10 @@ class Loader(Feed):
             assert self._batches is not None
             batch = next(self._batches)
         device = self.setting.device
-        self.put(*(each.to(device, non_blocking=True) for each in batch))
+        self.put(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
     def rewind(self) -> None:
-        """Start the first epoch again, with nothing made ahead, where one was begun."""
+        """Start the first epoch again, if one was begun, without prefetched batches."""
         self._generator.manual_seed(SEED)
         self._epoch = 0
         if self._batches is not None:
@@ -229,6 +229,6 @@ class Loader(Feed):
     def close(self) -> None:
         """End the processes that load."""
         batches, self._batches, self._loader = self._batches, None, None
-        shut_down = getattr(batches, "_shutdown_workers", None)  # else its end waits for ours
+        shut_down = getattr(batches, "_shutdown_workers", None)  # or they would run until we end
         if shut_down is not None:
             shut_down()

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 APART = "apart"
-"""Stands for the operation if ``count`` was asked to count those on some weights apart."""
+"""Name under which ``count`` sums operations on weights that are counted separately."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Amount:
     elements: float
     """How many floating-point numbers are read and written."""
     other_bytes: float
-    """Bytes of values that are no floating-point numbers, such as a pooling's indices, and have
-    their own size."""
+    """Bytes of other values, such as a pooling's indices, whose size does not depend on the
+    precision."""
 
     @property
     def all_flops(self) -> float:
@@ -40,35 +40,34 @@ class Amount:
 
     def share_of(self, operations: Iterable[str]) -> float | None:
         """Return the share of the FLOPs in some operations; None if there are none."""
-        theirs = math.fsum(self.flops.get(name, 0.0) for name in operations)
-        return theirs / self.all_flops if self.all_flops else None
+        flops = math.fsum(self.flops.get(name, 0.0) for name in operations)
+        return flops / self.all_flops if self.all_flops else None
 
     def moved_bytes(self, itemsize: int) -> float:
-        """Return the bytes read and written where a floating-point number has ``itemsize``.
+        """Return the bytes read and written if a floating-point number has ``itemsize``.
 
-        Operations of their own have to move as much.  A fused kernel leaves some of it out, a
-        cache holds some of it, and some kernels read their input twice.
+        Separate operations move that much.  Fused kernels and caches save some of it, and some
+        kernels read their input twice.
         """
         return self.elements * itemsize + self.other_bytes
 
 
 @cache
-def counted(step_of: Callable[..., Callable[[], object]], *about: Hashable) -> Amount | None:
-    """Count a step that ``step_of(*about)`` builds on the meta device, once in a process.
+def counted(step_of: Callable[..., Callable[[], object]], *args: Hashable) -> Amount | None:
+    """Count a step that ``step_of(*args)`` builds on the meta device, once in a process.
 
     None if torch's counter cannot follow it.
     """
     with contextlib.suppress(RuntimeError):
-        return count(step_of(*about))
+        return count(step_of(*args))
     return None
 
 
 def count(step: Callable[[], object], apart: Sequence[Tensor] = ()) -> Amount:
     """Count what a step of tensors on the meta device computes and moves.
 
-    FLOPs of operations that take one of the weights ``apart``, of any shape, stand under APART.
-    Raises whatever the step raises, NotImplementedError where an operation cannot do without
-    data.
+    FLOPs of operations on one of the weights ``apart``, of any shape, are summed under APART.
+    Raises whatever the step raises, such as NotImplementedError for an operation that needs data.
     """
     counting = _Counting(apart)
     with warnings.catch_warnings(), counting, _whole_attention(counting):
@@ -80,10 +79,10 @@ def count(step: Callable[[], object], apart: Sequence[Tensor] = ()) -> Amount:
 def _convolution_backward_flops(
     grad_out: Any, image: Any, weight: Any, *arguments: Any, **_named: Any
 ) -> int:
-    """As many as the forward pass for each gradient asked for.
+    """Return the forward pass's FLOPs for each requested gradient.
 
-    torch's own count takes a grouped convolution's weight gradient for a dense one's, 35
-    times too much for mobilenet_v3_small.
+    torch's own count treats a grouped convolution's weight gradient as a dense one's, 35 times too
+    much for mobilenet_v3_small.
     """
     transposed, output_mask = arguments[4], arguments[7]
     forward = conv_flop_count(image, weight, grad_out, transposed=transposed)
@@ -94,14 +93,14 @@ _OVERWRITES = frozenset(
     {"bernoulli_", "copy_", "fill_", "full_like", "new_full", "new_ones", "new_zeros"}
     | {"normal_", "ones_like", "rand_like", "randn_like", "uniform_", "zero_", "zeros_like"}
 )
-"""Operations that need the shape of their first operand and not its content."""
+"""Operations that need only the shape of their first operand."""
 
 
 class _Counting(TorchDispatchMode):
     """Sums up FLOPs by torch's formulas, and bytes read and written.
 
-    ``FlopCounterMode`` itself attributes operations to layers as well, which takes half as
-    long again in training.
+    ``FlopCounterMode`` itself also attributes operations to layers, which takes half as long again
+    in training.
     """
 
     def __init__(self, apart: Sequence[Tensor] = ()) -> None:
@@ -126,7 +125,7 @@ class _Counting(TorchDispatchMode):
         return answer
 
     def move(self, tensors: Iterable[Tensor]) -> None:
-        """Take in what an operation reads or writes."""
+        """Add what an operation reads or writes."""
         for tensor in tensors:
             if tensor.is_floating_point():
                 self.elements += _distinct(tensor)
@@ -145,10 +144,10 @@ def _moved(func: Any, operands: list[Tensor], results: list[Tensor]) -> list[Ten
     return [*{id(tensor): tensor for tensor in read}.values(), *results]
 
 
-def _overlap(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether two lists have memory in common."""
-    storages = [tensor.untyped_storage() for tensor in some]
-    return any(tensor.untyped_storage() is s for tensor in others for s in storages)
+def _overlap(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """Whether two lists of tensors share memory."""
+    storages = [tensor.untyped_storage() for tensor in first]
+    return any(tensor.untyped_storage() is s for tensor in second for s in storages)
 
 
 def _distinct(tensor: Tensor) -> int:
@@ -159,7 +158,7 @@ def _distinct(tensor: Tensor) -> int:
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Find the tensors, of any shape, in lists, tuples and dictionaries of anything."""
+    """Yield the tensors, of any shape, in nested lists, tuples and dictionaries."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, (list, tuple)):
@@ -170,11 +169,11 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
 
 
 class _Attention(torch.autograd.Function):
-    """Fused attention, forward and backward, as the one operation that it is on a GPU.
+    """Fused attention, forward and backward, as the single operation that it is on a GPU.
 
-    Without data torch takes it apart and writes the matrix of all scores, which a fused kernel
-    never does.  The backward pass is two forward passes' worth: work that a kernel does a second
-    time, because it was not kept, is no work of the network.
+    On the meta device torch decomposes it and writes the matrix of all scores, which a fused kernel
+    never does.  The backward pass counts as two forward passes: what a kernel recomputes, because
+    it was not kept, is not work of the network.
     """
 
     @staticmethod
@@ -199,7 +198,7 @@ class _Attention(torch.autograd.Function):
 
 @contextlib.contextmanager
 def _whole_attention(counting: _Counting) -> Iterator[None]:
-    """Have networks call ``_Attention`` where they call torch's."""
+    """Replace torch's attention by ``_Attention``."""
 
     def attention(
         query: Tensor,

@@ -28,10 +28,10 @@ from bench_lib.worker.workloads.weights import linear_layers, quantize, settle, 
 
 SEED = 1337
 LEARNING_RATE = 1e-8
-"""So small that every step finds the weights of the one before, and does the same work on them.
+"""So small that every step starts from the same weights, and does the same work on them.
 
-At 0.01 a network knows its one batch by heart before the first measured step, and GPUs are
-faster on gradients that are nearly zero."""
+At 0.01 a network has memorised its one batch before the first measured step, and GPUs are faster on
+gradients that are nearly zero."""
 MOMENTUM = 0.9
 CALIBRATION_BATCH = 4
 CONVOLUTIONS = ("convolution", "convolution_backward")
@@ -43,14 +43,14 @@ the weight.  Fused under a gradient scaler it is two: gradients are checked in p
 gradient and momentum are read and written (ATen's AmpKernels.cu and FusedSgdKernel.cu).
 """
 ACCUMULATION_ELEMENTS = 3
-"""A gradient that is added to one that is there: both are read, one is written."""
+"""Adding a gradient to an existing one: both are read, one is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Spec(Spec):
     task: str = "infer"
     optimizer_every: int = 1
-    """How many steps add up their gradients before the optimizer uses them."""
+    """Steps whose gradients are summed before the optimizer uses them."""
     memory_format: str = "nchw"
     image_size: int | None = None
 
@@ -91,7 +91,7 @@ class _Images(BuiltNetwork):
             self.update_elements = (SGD_ELEMENTS + ACCUMULATION_ELEMENTS * (every - 1)) / every
         if spec.precision in QUANTIZED:
             self.warnings += quantize(self.model, spec.precision)
-        # In training weights and momentum are each read and written once.
+        # In training, weights and momentum are each read and written once.
         state = sum(stored_bytes(weight) for weight in self.model.parameters())
         written = 3 * state if spec.task == "train" else self._output_bytes()
         self.least_bytes = state + self.input.nbytes + written
@@ -126,7 +126,7 @@ class _Images(BuiltNetwork):
         return loss_of(answer.float(), self._targets())
 
     def optimizer(self) -> torch.optim.Optimizer:
-        # Unfused SGD under a scaler asks the device whether a gradient overflowed, and waits.
+        # Unfused SGD under a scaler waits for the device to say whether a gradient overflowed.
         fused = True if self.scaler is not None else None
         weights = self.model.parameters()
         return torch.optim.SGD(weights, lr=LEARNING_RATE, momentum=MOMENTUM, fused=fused)
@@ -174,14 +174,14 @@ def linear_share(name: str, side: int) -> float | None:
 
 
 ELEMENTS = 1024
-"""Numbers in the tensor that a CPU works on: one unit is some microseconds, on one thread."""
+"""Numbers in the tensor that a CPU works on: one unit takes some microseconds on one thread."""
 
 
 def planted(setting: Setting, *, delay_units: int, **params: Any) -> Workload:
     """Build the workload ``network`` with a delay at the end of its step.
 
-    ``params`` are those of ``network``.  With no units it is that workload, and nothing else;
-    apart from the step it is so with any number.
+    ``params`` are those of ``network``.  Without units it is that workload; with any number, only
+    the step differs.
     """
     inner = network(setting, **params)
     if delay_units == 0:
@@ -197,15 +197,15 @@ def planted(setting: Setting, *, delay_units: int, **params: Any) -> Workload:
 
 
 def delay(setting: Setting, *, delay_units: int) -> Workload:
-    """Build a step that is the delay alone; its time over ``delay_units`` is that of a unit."""
+    """Build a step that is only the delay; its time over ``delay_units`` is that of a unit."""
     return Workload(_delay(setting.device, delay_units))
 
 
 def _delay(device: torch.device, units: int) -> Callable[[], None]:
     """Return a function that keeps the device busy for a time that grows linearly with ``units``.
 
-    A unit is a cycle of a GPU's clock.  On a CPU it is one pass over a small tensor, each
-    of which needs the one before, so that none can be left out.
+    A unit is a cycle of a GPU's clock.  On a CPU it is one pass over a small tensor; each pass
+    needs the previous one, so that none can be left out.
     """
     if device.type == "cuda":
         return lambda: torch.cuda._sleep(units)  # noqa: SLF001 - no public name
