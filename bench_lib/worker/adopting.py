@@ -1,6 +1,6 @@
 """Finds out how to measure a user's network, or a config of transformers.
 
-``python -m bench_lib.worker.adopting`` is given a MODULE:OBJECT, arguments and inputs as JSON.  It
+``python -m bench_lib.worker.adopting`` takes a MODULE:OBJECT, arguments and inputs as JSON.  It
 imports the object, tries its step on the CPU, and prints as JSON what ``bench-lib adopt`` writes.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 Input = tuple[list[int], int | None]
-"""A shape without the batch, and for whole numbers what they are below."""
+"""A shape without the batch, and the upper bound of whole numbers."""
 
 NETWORK = '''def {name}(setting, batch_size):
     """A forward pass of {object}."""
@@ -44,35 +44,35 @@ NETWORK = '''def {name}(setting, batch_size):
 def adopted(
     target: str, name: str, arguments: dict[str, Any], inputs: dict[str, Input]
 ) -> dict[str, Any]:
-    """Return the text of a factory for an object, and what had to be guessed.
+    """Return the source of a factory for an object, and what had to be guessed.
 
-    Raises ValueError where the object does not show enough, and ImportError.
+    Raises ValueError if the object does not reveal enough, and ImportError.
     """
     module, _, path = target.partition(":")
     try:
-        found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
+        obj: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
     except (AttributeError, ValueError) as error:
         raise ValueError(f"{error}; write it as package.module:Object") from error
-    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-    text = {"name": name, "module": module, "object": path, "top": path.split(".")[0], "more": ""}
-    made = f"{path}({given})" if isinstance(found, type) else path
-    if isinstance(found, type) and issubclass(found, nn.Module):
-        network = _called(found, arguments)
+    args = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    fields = {"name": name, "module": module, "object": path, "top": path.split(".")[0], "more": ""}
+    made = f"{path}({args})" if isinstance(obj, type) else path
+    if isinstance(obj, type) and issubclass(obj, nn.Module):
+        network = _called(obj, arguments)
         needed = _needed(network.forward)
-    elif hasattr(found, "model_type") and hasattr(found, "to_dict"):
-        config = _called(found, arguments) if isinstance(found, type) else found
+    elif hasattr(obj, "model_type") and hasattr(obj, "to_dict"):
+        config = _called(obj, arguments) if isinstance(obj, type) else obj
         network = importlib.import_module("transformers").AutoModel.from_config(config)
         needed, made = [network.main_input_name], f"AutoModel.from_config({made})"
-        text["more"] = "\n    from transformers import AutoModel"
+        fields["more"] = "\n    from transformers import AutoModel"
     else:
         raise ValueError(
-            f"it is of type {type(found).__name__}; it must be a class of torch.nn.Module, or "
+            f"it is of type {type(obj).__name__}; it must be a class of torch.nn.Module, or "
             "a config of transformers"
         )
     inputs, guessed = _inputs(network, needed, inputs)
     guessed += ["real weights and data (both are random)", "training (this is a forward pass)"]
-    text["inputs"] = "\n".join(f'        "{key}": {_call(*inputs[key])},' for key in inputs)
-    return {"factory": NETWORK.format(made=made, **text), "guessed": guessed}
+    fields["inputs"] = "\n".join(f'        "{key}": {_call(*inputs[key])},' for key in inputs)
+    return {"factory": NETWORK.format(made=made, **fields), "guessed": guessed}
 
 
 def _call(shape: list[int], below: int | None) -> str:
@@ -82,43 +82,43 @@ def _call(shape: list[int], below: int | None) -> str:
     return f"torch.randint(0, {below}, ({sizes}{'' if shape else ','}), device=setting.device)"
 
 
-def _needed(taker: Callable[..., Any]) -> list[str]:
+def _needed(function: Callable[..., Any]) -> list[str]:
     """Return the names of the arguments that have no default."""
-    parameters = inspect.signature(taker).parameters.values()
-    various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in various]
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
 
 
-def _called(taker: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Return what a class or function makes of arguments."""
-    if missing := [name for name in _needed(taker) if name not in arguments]:
-        words = " ".join(f"--arg {name}=VALUE" for name in missing)
-        raise ValueError(f"{taker.__name__} needs {', '.join(missing)}; give {words}")
-    return taker(**arguments)
+def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Return what a class or function returns for arguments."""
+    if missing := [name for name in _needed(function) if name not in arguments]:
+        options = " ".join(f"--arg {name}=VALUE" for name in missing)
+        raise ValueError(f"{function.__name__} needs {', '.join(missing)}; give {options}")
+    return function(**arguments)
 
 
 def _inputs(
-    network: nn.Module, needed: list[str], known: dict[str, Input]
+    network: nn.Module, needed: list[str], given: dict[str, Input]
 ) -> tuple[dict[str, Input], list[str]]:
     """Return inputs that a network takes, and the guesses about them."""
-    missing = [name for name in needed if name not in known]
+    missing = [name for name in needed if name not in given]
     if not missing:
-        _try(network, known)
-        return known, []
-    for about in _shapes(network):
-        inputs = {**known, **dict.fromkeys(missing, about)}
+        _try(network, given)
+        return given, []
+    for candidate in _shapes(network):
+        inputs = {**given, **dict.fromkeys(missing, candidate)}
         with contextlib.suppress(ValueError):
             _try(network, inputs)
-            guess = f"{'x'.join(map(str, about[0]))} works, give yours by --input NAME=SHAPE"
+            guess = f"{'x'.join(map(str, candidate[0]))} works, give yours by --input NAME=SHAPE"
             return inputs, [f"the size of {', '.join(missing)}: {guess}"]
-    words = " ".join(f"--input {name}=SHAPE" for name in missing)
-    if unknown := known.keys() - inspect.signature(network.forward).parameters.keys():
-        words += f" instead of {', '.join(sorted(unknown))}"
-    raise ValueError(f"no input could be drawn for {', '.join(missing)}; give {words}")
+    options = " ".join(f"--input {name}=SHAPE" for name in missing)
+    if unknown := given.keys() - inspect.signature(network.forward).parameters.keys():
+        options += f" instead of {', '.join(sorted(unknown))}"
+    raise ValueError(f"no input could be drawn for {', '.join(missing)}; give {options}")
 
 
 def _shapes(network: nn.Module) -> Iterator[Input]:
-    """Yield inputs that the first layer that shows a shape may take, likelier ones first."""
+    """Yield inputs for the first layer that reveals a shape, the likeliest first."""
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
             yield from (([layer.in_channels, side, side], None) for side in (224, 32, 28, 64))
@@ -138,13 +138,13 @@ def _try(network: nn.Module, inputs: dict[str, Input]) -> None:
         return torch.randn(sizes) if below is None else torch.randint(0, below, sizes)
 
     try:
-        network.eval()(**{name: tensor(*about) for name, about in inputs.items()})
+        network.eval()(**{name: tensor(*shape) for name, shape in inputs.items()})
     except Exception as error:
         raise ValueError(f"{type(error).__name__}: {error}".splitlines()[0][:300]) from error
 
 
 def main(request: str) -> None:
-    """Print what was found as JSON, or leave with a line that says what to give."""
+    """Print the factory as JSON, or exit with a line that says what is missing."""
     try:
         answer = adopted(**json.loads(request))
     except (ValueError, ImportError, TypeError) as error:

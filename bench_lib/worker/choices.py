@@ -1,10 +1,10 @@
 """The autotuner's choices for a case, and how to make the compiler choose them again.
 
-Inductor times some configurations of each Triton kernel and keeps the fastest.  Close calls fall
-one way in one empty cache and the other way in the next.  The autotuner holds a kernel's
+Inductor times some configurations of each Triton kernel and keeps the fastest.  Close calls go one
+way with one empty cache and the other way with the next.  The autotuner holds a kernel's
 configuration in memory, whichever cache it came from.
 
-``torch._inductor`` is private: any difference from torch 2.11 to 2.15 makes a draw unknown.
+``torch._inductor`` is private: any difference from torch 2.11 to 2.15 makes the choices unknown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _modules() -> list[Any]:
 
 
 def drawn(since: int) -> Draw:
-    """Return what the kernels run with of graphs that were compiled or loaded since then."""
+    """Return the choices of graphs that were compiled or loaded since ``compiled_so_far``."""
     graphs = [module for module in _modules()[since:] if hasattr(module, "call")]
     if not graphs:
         return Draw({}, NO_MODULE)
@@ -53,20 +53,20 @@ def drawn(since: int) -> Draw:
     return Draw(dict(sorted(choices.items())), "" if choices else NOT_DECIDED)
 
 
-def _is_autotuner(thing: object) -> bool:
-    return not isinstance(thing, type) and hasattr(thing, "launchers") and hasattr(thing, "configs")
+def _is_autotuner(value: object) -> bool:
+    return not isinstance(value, type) and hasattr(value, "launchers") and hasattr(value, "configs")
 
 
 def _named(kernels: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Name kernels once: those of several graphs count from 0 in each."""
-    times: dict[str, int] = {}
+    """Give kernels unique names: each graph numbers its own from 0."""
+    counts: dict[str, int] = {}
     for name, kernel in kernels:
-        times[name] = times.get(name, 0) + 1
-        yield (name if times[name] == 1 else f"{name}.{times[name]}"), kernel
+        counts[name] = counts.get(name, 0) + 1
+        yield (name if counts[name] == 1 else f"{name}.{counts[name]}"), kernel
 
 
 def _choice(kernel: Any) -> Choice:
-    """Return what a kernel runs with; raises ValueError where it has not decided."""
+    """Return a kernel's configuration; raises ValueError if it has not decided yet."""
     if len(kernel.launchers) > 1:
         raise ValueError(f"{kernel.fn.__name__} still has {len(kernel.launchers)} configurations")
     config = kernel.launchers[0].config
@@ -78,7 +78,7 @@ def _choice(kernel: Any) -> Choice:
     source = str(kernel.fn.src)
     is_template = str(getattr(kernel.heuristic_type, "name", "")) == "TEMPLATE"
     if is_template:
-        chosen |= {found[2]: _constant(found[4]) for found in TILE.finditer(source)}
+        chosen |= {tile[2]: _constant(tile[4]) for tile in TILE.finditer(source)}
         source = TILE.sub(r"\1\2", source)
     kept = {name: value for name, value in sorted(chosen.items()) if isinstance(value, (int, str))}
     key = _key(str(kernel.size_hints), source)
@@ -89,9 +89,9 @@ RESOURCES = {"registers": "n_regs", "spills": "n_spills", "shared": "shared"}
 
 
 def _resources(launcher: Any) -> dict[str, int]:
-    """Return what a compiled kernel takes, as far as Triton knows for this device."""
-    told = {name: getattr(launcher, attribute, None) for name, attribute in RESOURCES.items()}
-    return {name: value for name, value in told.items() if isinstance(value, int)}
+    """Return a compiled kernel's resources, as far as Triton knows them for this device."""
+    values = {name: getattr(launcher, attribute, None) for name, attribute in RESOURCES.items()}
+    return {name: value for name, value in values.items() if isinstance(value, int)}
 
 
 def _constant(text: str) -> int | str:
@@ -100,7 +100,7 @@ def _constant(text: str) -> int | str:
 
 
 def _key(sizes: str, source: str) -> str:
-    """Return the key that torch looks a kernel up by."""
+    """Return the key by which torch looks a kernel up."""
     from torch._inductor.runtime.triton_heuristics import generate_lookup_hash_from_source_code
 
     return str(generate_lookup_hash_from_source_code(sizes, source))
@@ -108,18 +108,18 @@ def _key(sizes: str, source: str) -> str:
 
 @contextlib.contextmanager
 def handed(table: Mapping[str, Mapping[str, int | str]], *, keeps: bool = True) -> Iterator[None]:
-    """Have the compiler choose as a draw's table says, in caches that only this table fills.
+    """Have the compiler make the choices of a draw's table, in caches that only this table fills.
 
-    They stay for the next time, unless ``keeps`` is false; then the compiler tunes whatever the
-    table lacks.  Works in a process in which nothing was compiled yet.  A torch that cannot be
-    given its choices tunes everything.
+    They stay for the next time unless ``keeps`` is false; then the compiler tunes whatever the
+    table lacks.  Works only in a process that has not compiled anything yet.  A torch that does not
+    accept choices tunes everything.
     """
     import torch
     from torch._inductor import config
 
     chosen = {source: dict(of_kernel) for source, of_kernel in table.items()}
-    known = json.dumps([torch.__version__, chosen], sort_keys=True)
-    name = hashlib.sha256(known.encode()).hexdigest()[:16]
+    identity = json.dumps([torch.__version__, chosen], sort_keys=True)
+    name = hashlib.sha256(identity.encode()).hexdigest()[:16]
     with contextlib.ExitStack() as stack:
         stack.enter_context(caches.apart(name) if keeps else caches.emptied(caches.COMPILERS))
         if hasattr(config, "autotune_lookup_table"):
@@ -131,15 +131,15 @@ def handed(table: Mapping[str, Mapping[str, int | str]], *, keeps: bool = True) 
 
 @contextlib.contextmanager
 def _without_descent(table: Collection[str]) -> Iterator[None]:
-    """Keep the mode ``max-autotune`` from tuning a handed configuration further, by descent.
+    """Keep ``max-autotune`` from tuning a given configuration further by coordinate descent.
 
-    It would time dozens of neighbours of each kernel's, and may choose another one.
+    It would time dozens of each kernel's neighbours, and might choose another one.
     """
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     tune = getattr(CachingAutotuner, DESCENT, None)
 
-    def tune_what_is_not_handed(kernel: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
+    def tune_unless_given(kernel: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
         assert tune is not None
         if _key(str(kernel.size_hints), str(kernel.fn.src)) not in table:
             return tune(kernel, launcher, *args, **kwargs)
@@ -149,7 +149,7 @@ def _without_descent(table: Collection[str]) -> Iterator[None]:
     if tune is None:
         yield
         return
-    setattr(CachingAutotuner, DESCENT, tune_what_is_not_handed)
+    setattr(CachingAutotuner, DESCENT, tune_unless_given)
     try:
         yield
     finally:

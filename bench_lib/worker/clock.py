@@ -33,7 +33,7 @@ class Marks:
         self._times[i] = time.perf_counter()
 
     def intervals(self) -> list[float]:
-        """Return the seconds of the intervals between them, which the device has to have passed."""
+        """Return the seconds between the points, all of which the device must have passed."""
         return [round(b - a, 10) for a, b in itertools.pairwise(self._times)]
 
 
@@ -55,17 +55,16 @@ class _EventMarks(Marks):
 class Clock:
     """Time and memory of one device.
 
-    As it stands it is a CPU's: work is done when the call returns, and memory has no allocator
-    to ask.
+    The base class is a CPU's: work is done when the call returns, and no allocator counts memory.
     """
 
     asynchronous = False
-    """Whether issuing work and doing it are different things."""
+    """Whether the device works on its own after work is issued."""
     rested_s = 0.0
-    """How long the device was left idle on purpose, in all."""
+    """Total time for which the device was left idle on purpose."""
 
     def now(self) -> float:
-        """Seconds on the machine's monotonic clock."""
+        """Return the seconds of the machine's monotonic clock."""
         return time.monotonic()
 
     def synchronize(self) -> None:
@@ -76,7 +75,7 @@ class Clock:
         return Marks(n)
 
     def allocated_bytes(self) -> int | None:
-        """Bytes the allocator has handed out now.
+        """Return the bytes that the allocator has handed out now.
 
         None on a CPU: resident memory depends on what ran before.
         """
@@ -86,11 +85,11 @@ class Clock:
         """Start counting the peak anew."""
 
     def peak_bytes(self) -> int | None:
-        """Most bytes handed out at once since the last reset; None on a CPU."""
+        """Return the most bytes handed out at once since the last reset; None on a CPU."""
         return None
 
     def release(self) -> None:
-        """Give back what caches hold, so that the next case starts as the first did."""
+        """Empty the caches, so that the next case starts as the first did."""
 
     def rest(self, seconds: float) -> None:
         """Leave the device idle for a moment."""
@@ -99,24 +98,24 @@ class Clock:
         self.rested_s += seconds
 
     def wake(self, seconds: float) -> None:
-        """Keep the device busy for about so long without drawing power; nothing on a CPU."""
+        """Keep the device busy for about so long, drawing little power; no effect on a CPU."""
 
     def take_turn(self) -> None:
-        """Work for a moment and wait for the end of it; a CPU is left to the one that measures."""
+        """Work for a moment and wait for the end; no effect on a CPU, which others measure on."""
 
     def recorded(
         self,
-        step: Callable[[], object],  # noqa: ARG002 - for others
+        step: Callable[[], object],  # noqa: ARG002 - for the GPU's
     ) -> AbstractContextManager[Callable[[], None]]:
-        """Record a step's work once, and lend what makes the device do it again.
+        """Record a step's work once, and lend a function that replays it.
 
-        Raises whatever keeps the step from being recorded, on a CPU UnsupportedError.
+        Raises whatever keeps the step from being recorded, and UnsupportedError on a CPU.
         """
         raise UnsupportedError("a CPU has no graphs")
 
 
 _TRIED_SPINS = 1_000_000
-"""Half a millisecond of an H200; 10 ms of a device that counts at 100 MHz."""
+"""Half a millisecond on an H200; 10 ms on a device that counts at 100 MHz."""
 
 
 class GpuClock(Clock):
@@ -125,7 +124,7 @@ class GpuClock(Clock):
     asynchronous = True
 
     def __init__(self, device: torch.device) -> None:
-        """Clock of ``device``, which must be the current one."""
+        """Take a device, which must be the current one."""
         self._device = device
         self._spins_per_s: float | None = None
 
@@ -138,7 +137,7 @@ class GpuClock(Clock):
         return _EventMarks(n)
 
     def allocated_bytes(self) -> int | None:
-        """Bytes in live tensors."""
+        """Return the bytes of live tensors."""
         return int(torch.cuda.memory_allocated(self._device))
 
     def reset_peak(self) -> None:
@@ -146,10 +145,10 @@ class GpuClock(Clock):
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak_bytes(self) -> int | None:
-        """Most bytes in live tensors since the last reset, and what recorded graphs hold.
+        """Return the most bytes of live tensors since the last reset, plus those of graphs.
 
-        A graph's intermediate tensors live in a pool of its own, which the allocator counts
-        as free once they are recorded, though nobody else can have it.
+        A graph's intermediate tensors live in a pool of its own, which the allocator counts as free
+        once they are recorded, though nothing else can use it.
         """
         peak = int(torch.cuda.max_memory_allocated(self._device))
         default_pool = (0, 0)
@@ -161,8 +160,8 @@ class GpuClock(Clock):
     def release(self) -> None:
         """Empty the caching allocator and drop the BLAS workspaces.
 
-        The workspaces live in the allocator from the first product on, so that without
-        this the first case of a context would seem to need more memory than the second.
+        The workspaces live in the allocator from the first product on, so that without this the
+        first case of a context would seem to need more memory than the second.
         """
         clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001 - no public name
         if clear is not None:
@@ -181,7 +180,7 @@ class GpuClock(Clock):
         torch.cuda._sleep(int(self._spins_per_s * seconds))  # noqa: SLF001 - no public name
 
     def take_turn(self) -> None:
-        """Take memory from the driver, multiply matrices for some milliseconds, give it back."""
+        """Allocate from the driver, multiply matrices for some milliseconds, and free it."""
         matrix = torch.randn(4096, 4096, device=self._device)
         for _ in range(10):
             matrix = torch.tanh(matrix @ matrix)

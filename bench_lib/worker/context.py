@@ -29,17 +29,17 @@ from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, buil
 
 
 def serve_cases(name: str) -> int:
-    """Greet the runner with what the device says of itself, then answer its cases.
+    """Greet the runner with a description of the device, then answer its cases.
 
-    Every answer is one message: ``measurement``, ``skipped`` or ``fault``.  After a fault
-    the runner ends this process, since a context may be broken without saying so.
+    Every answer is one message: ``measurement``, ``skipped`` or ``fault``.  After a fault the
+    runner ends this process, since a broken context need not raise an error.
     """
     leave_a_stack()
     connection = connect(hello=name, pid=os.getpid())
-    device, seen = open_device()
+    device, description = open_device()
     connection.send(
         {
-            "device": dataclasses.asdict(seen),
+            "device": dataclasses.asdict(description),
             "cudnn": cudnn_version(device),
             "threads": torch.get_num_threads(),
             "excess": excess(device),
@@ -55,7 +55,7 @@ def serve_cases(name: str) -> int:
         setting=Setting(device),
         clock=clock_of(device),
         context_id=name,
-        device_uuid=seen.uuid,
+        device_uuid=description.uuid,
         phase=lambda phase: connection.send({"phase": phase}),
         give_way=give_way,
     )
@@ -68,7 +68,7 @@ def serve_cases(name: str) -> int:
             elif "calibrate" in order:
                 connection.send(calibrated(context))
             else:
-                (name,) = LOOKS.keys() & order.keys()
+                (name,) = ACTIONS.keys() & order.keys()
                 ordered = dataclasses.replace(
                     context,
                     bursts=Bursts(**order["bursts"]) if order.get("bursts") else None,
@@ -76,30 +76,30 @@ def serve_cases(name: str) -> int:
                     keeps=not order.get("discards"),
                     known=order.get("known", ()),
                 )
-                look = proved if order.get("prove") else LOOKS[name]
-                connection.send(answer(order[name], ordered, look))
+                action = proved if order.get("prove") else ACTIONS[name]
+                connection.send(answer(order[name], ordered, action))
     except ClosedError:
         return 0
 
 
 PROFILED, PROFILED_ON_CPU = 5, 2
 PROFILED_S = 1.0
-"""Steps under the profiler: so many, unless they take longer than this in all.
+"""Steps under the profiler; fewer if all of them would take longer than this.
 
 On a CPU every operation is recorded, and a step of some networks has 60,000 of them."""
 WARMUP_S = 0.3
-"""Before them; GPU clocks take about that long to ramp."""
+"""GPU clocks take about that long to ramp up."""
 
 
 def measured(case: Case, context: MeasuringContext) -> dict[str, Any]:
-    """Return a case's measurement as a message's part."""
+    """Return a case's measurement as part of a message."""
     return {"measurement": dataclasses.asdict(measure(case, context))}
 
 
 def proved(case: Case, context: MeasuringContext) -> dict[str, Any]:
-    """Return a case's measurement, and by how much the device's arithmetic is off.
+    """Return a case's measurement and the error of the device's arithmetic.
 
-    Raises WrongArithmeticError where that is not the case's.
+    Raises WrongArithmeticError if that arithmetic is not the case's.
     """
     measurement = measure(case, context)
     operations = operations_of(case.workload, case.params)
@@ -114,26 +114,26 @@ def calibrated(context: MeasuringContext) -> dict[str, Any]:
     """Return how long the device works at full clock, as a message."""
     try:
         with cleaned(context):
-            found = calibrate(context.clock, context.setting.device)
+            calibration = calibrate(context.clock, context.setting.device)
     except Exception as error:  # noqa: BLE001 - the device is measured without it
         return {"fault": fault_of(error)}
-    return {"calibrated": dataclasses.asdict(found)}
+    return {"calibrated": dataclasses.asdict(calibration)}
 
 
 def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
-    """Return what the device does in one of a case's steps as a message's part."""
+    """Return the kernels of one of a case's steps as part of a message."""
     with cleaned(context):
         context.phase("build")
         with contextlib.closing(build(case, context.setting)) as workload:
-            seen = _profiled(workload, context)
-    n = seen.steps
-    kernels = [Kernel(name, calls / n, total_s / n) for name, calls, total_s in seen.kernels]
-    busy_s = None if seen.busy_s is None else seen.busy_s / n
-    return {"kernels": dataclasses.asdict(KernelTable(seen.source, n, kernels, busy_s))}
+            work = _profiled(workload, context)
+    n = work.steps
+    kernels = [Kernel(name, calls / n, total_s / n) for name, calls, total_s in work.kernels]
+    busy_s = None if work.busy_s is None else work.busy_s / n
+    return {"kernels": dataclasses.asdict(KernelTable(work.source, n, kernels, busy_s))}
 
 
-LOOKS = {"measure": measured, "profile": kernels_of}
-"""By order, the look at its case."""
+ACTIONS = {"measure": measured, "profile": kernels_of}
+"""By order, what is done with its case."""
 
 
 def _profiled(workload: Workload, context: MeasuringContext) -> profiling.StepWork:
@@ -157,15 +157,15 @@ def _profiled(workload: Workload, context: MeasuringContext) -> profiling.StepWo
 def answer(
     fields: dict[str, Any],
     context: MeasuringContext,
-    look: Callable[[Case, MeasuringContext], dict[str, Any]] = measured,
+    action: Callable[[Case, MeasuringContext], dict[str, Any]] = measured,
 ) -> dict[str, Any]:
     """Measure the case that ``fields`` describe, or profile it; returns the message to send."""
     try:
-        message = look(decode_case(fields), context)
-        json.dumps(message, allow_nan=False)  # what a workload says of itself may not fit
+        message = action(decode_case(fields), context)
+        json.dumps(message, allow_nan=False)  # a workload's own figures may not be JSON
     except UnsupportedError as reason:
         return {"skipped": str(reason)}
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it stays in its case
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes the case's fault
         traceback.print_exc()
         sys.stderr.flush()
         return {"fault": fault_of(error)}
@@ -173,9 +173,9 @@ def answer(
 
 
 def fault_of(error: BaseException) -> dict[str, str]:
-    """Return what a message says of an exception that is being handled."""
-    kind, words = kind_of(error), in_words(error)
-    return {"kind": kind, "message": words, "traceback": traceback.format_exc()}
+    """Return the fields of a fault's message for an exception that is being handled."""
+    kind, message = kind_of(error), in_words(error)
+    return {"kind": kind, "message": message, "traceback": traceback.format_exc()}
 
 
 OUT_OF_MEMORY = (
@@ -189,17 +189,17 @@ OUT_OF_MEMORY = (
 
 
 def kind_of(error: BaseException) -> str:
-    """Sort an exception into the kinds of fault that a reader acts on differently."""
+    """Return an exception's kind of fault: each kind has its own remedy."""
     if isinstance(error, WrongArithmeticError):
         return "arithmetic"
-    is_told = isinstance(error, RuntimeError) and any(w in str(error) for w in OUT_OF_MEMORY)
-    if is_told or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    is_reported = isinstance(error, RuntimeError) and any(w in str(error) for w in OUT_OF_MEMORY)
+    if is_reported or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return "out of memory"
-    return "no room" if _found_no_room(error) else "exception"
+    return "no room" if _is_full_disk(error) else "exception"
 
 
-def _found_no_room(error: BaseException | None) -> bool:
-    """Whether a disk was full, also where a compiler has wrapped that into an error of its own."""
+def _is_full_disk(error: BaseException | None) -> bool:
+    """Whether a disk was full, even if a compiler has wrapped that into an error of its own."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True
@@ -210,7 +210,7 @@ def _found_no_room(error: BaseException | None) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the exception's type and the first lines of its message; ours speaks for itself."""
+    """Return the exception's type and the first lines of its message; of ours, the message."""
     text = str(error).strip()
     if isinstance(error, WrongArithmeticError):
         return text

@@ -14,15 +14,15 @@ from bench_lib.worker import exact
 WARMUP = 3
 """Steps on the side stream before the one that is recorded, as torch's notes on graphs ask."""
 AGAIN = 7
-"""More recordings of a step; three in five are slow, and all eight of two in a hundred processes.
+"""Further recordings of a step; three in five are slow, and in 2% of processes all eight are.
 
 On an H200 five recordings of one step, side by side, take 5.98 to 6.03 ms (an 8B model that decodes
-in BF16) or 6.26 to 6.36 ms (in FP8).  Each repeats its own time within 0.2%, on any stream, also if
-it is instantiated anew.  One that takes the place of another takes its time, too."""
+in BF16) or 6.26 to 6.36 ms (in FP8).  Each repeats its own time within 0.2%, on any stream, even if
+instantiated again.  One that takes another's place in memory takes as long as that one."""
 CACHED_BYTES = 64 << 20
-"""A recording that holds more than a device's cache is made once: it streams from memory."""
+"""A step that holds more than a device's cache is recorded once: it streams from memory."""
 SHORT_MS = 20.0
-"""One that takes longer is made once, too: replaying eight of them would take seconds."""
+"""A step that takes longer is recorded once, too: replaying eight of them would take seconds."""
 ROUNDS = 2
 TIMED = 5
 """Replays of a recording in a round."""
@@ -32,18 +32,18 @@ _broken: list[torch.cuda.CUDAGraph] = []
 
 @dataclass(frozen=True)
 class Recording:
-    """A step in a graph; a call does its work again, on the current stream."""
+    """A step in a graph; calling it replays the step on the current stream."""
 
     graph: torch.cuda.CUDAGraph
     answer: object
-    """The step's answer; a tensor, of any shape, lies in the graph's memory."""
+    """The step's answer; tensors in it, of any shape, lie in the graph's memory."""
     side: torch.cuda.Stream
-    """The stream it was recorded on; libraries keep memory for each stream that they saw."""
+    """The stream it was recorded on; libraries keep memory for each stream they have used."""
     nodes: int | None = None
     """Kernels, copies and fills in it; None if unknown."""
 
     def __call__(self) -> None:
-        """Issue the step."""
+        """Issue a replay."""
         self.graph.replay()
 
 
@@ -51,41 +51,41 @@ class Recording:
 def recorded(
     step: Callable[[], object], side: torch.cuda.Stream | None = None, *, again: int = 0
 ) -> Iterator[Recording]:
-    """Record one step on the current device and lend its replay.
+    """Record one step on the current device and lend its recording.
 
-    ``side`` is the stream it is recorded on, a new one unless autograd's nodes that outlive a step,
-    which DDP keeps, were made on another.  A replay does to the step's tensors what the step does:
-    weights are trained on.  The recorded step's results (gradients, a loss) lie in the graph's
-    memory, and stay there until an ordinary step replaces them.  Afterwards the graph is gone.  If
-    the step cannot be recorded, the reason is raised, and the device, its allocator and its random
+    ``side`` is the stream to record on, a new one by default; nodes of autograd that outlive a
+    step, as DDP's do, tie it to the stream they were made on.  A replay changes the step's tensors
+    as the step does: it goes on training the weights.  Results (gradients, a loss) lie in the
+    graph's memory until an ordinary step replaces them.  Afterwards the graph is freed.  If the
+    step cannot be recorded, the reason is raised, and the device, its allocator and its random
     numbers can be used as before.
 
     With ``again``, a small step is recorded so many times more, each in memory of its own, and the
-    fastest is lent; the others' memory is given back.  All that such a step leaves in its graph has
-    to be in its answer.
+    fastest is lent; the others' memory is freed.  Such a step's answer has to include everything
+    that it leaves in its graph.
     """
     graphs = [exact.countable()]
     side = side or torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     try:
-        # Also gives the current stream back where torch.cuda.graph fails before it does.
+        # Also restores the current stream if torch.cuda.graph fails before it does.
         with torch.cuda.stream(side):
             for _ in range(WARMUP):
                 step()
-            found = [_record(step, graphs[0], side)]
+            recordings = [_record(step, graphs[0], side)]
             with contextlib.suppress(RuntimeError):  # such as too little memory
-                wanted = 1 + again if again and _is_small(found[0]) else 1
+                wanted = 1 + again if again and _is_small(recordings[0]) else 1
                 while len(graphs) < wanted:
                     graphs.append(exact.countable())
-                    found.append(_record(step, graphs[-1], side))
-        chosen = _fastest(found) if len(found) > 1 else found[0]
-        del found  # and the others' answers, which lie in their memory
+                    recordings.append(_record(step, graphs[-1], side))
+        chosen = _fastest(recordings) if len(recordings) > 1 else recordings[0]
+        del recordings  # and the others' answers, which lie in their memory
         if len(graphs) > 1:
             for graph in graphs:
                 if graph is not chosen.graph:
                     graph.reset()
             graphs = [chosen.graph]
-            torch.cuda.empty_cache()  # until then the others' memory counts as held by graphs
+            torch.cuda.empty_cache()  # or the others' memory would count as held by graphs
         yield chosen
     finally:
         torch.cuda.synchronize()
@@ -99,20 +99,20 @@ def _is_small(recording: Recording) -> bool:
     segments = torch.cuda.memory_snapshot()
     own = (s for s in segments if tuple(s.get("segment_pool_id", ())) == pool)
     held_bytes = sum(segment["total_size"] for segment in own)
-    return 0 < held_bytes <= CACHED_BYTES and _taken_ms(recording, 1) <= SHORT_MS
+    return 0 < held_bytes <= CACHED_BYTES and _replays_ms(recording, 1) <= SHORT_MS
 
 
-def _fastest(found: Sequence[Recording]) -> Recording:
-    """Replay each some times, in turns; returns the one that takes the least time."""
-    taken_ms = [float("inf")] * len(found)
+def _fastest(recordings: Sequence[Recording]) -> Recording:
+    """Replay each some times, interleaved; returns the one that takes the least time."""
+    least_ms = [float("inf")] * len(recordings)
     for _ in range(ROUNDS):
-        for i, recording in enumerate(found):
+        for i, recording in enumerate(recordings):
             recording()
-            taken_ms[i] = min(taken_ms[i], _taken_ms(recording, TIMED))
-    return found[taken_ms.index(min(taken_ms))]
+            least_ms[i] = min(least_ms[i], _replays_ms(recording, TIMED))
+    return recordings[least_ms.index(min(least_ms))]
 
 
-def _taken_ms(recording: Recording, times: int) -> float:
+def _replays_ms(recording: Recording, times: int) -> float:
     """Replay a recording on the current stream; returns the device's time for all replays."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
@@ -130,24 +130,23 @@ def _record(
     before = generator.clone_state()
     pool = torch.cuda.graph_pool_handle()
     try:
-        # What other threads do meanwhile is no part of the step: a loader's pins memory.
+        # Other threads' work is not part of the step: a loader's thread pins memory.
         with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
             answer = step()
     except Exception:
-        # Whatever a step raises is its caller's to judge; here it is only cleaned up after.
-        # Where the driver has given the recording up (a step that waits for the device),
-        # torch raises before it has told anybody that it is over: the generator refuses to
-        # be used outside a recording, and the allocator no longer frees its cache when
-        # memory runs short.
+        # The caller judges what a step raises; here is only the clean-up.  If the driver has
+        # given the recording up (a step that waits for the device), torch raises before it
+        # ends the recording everywhere: the generator refuses to be used outside of one, and
+        # the allocator no longer frees its cache when memory runs short.
         generator.graphsafe_set_state(before)
         _stop_allocating_to(pool)
-        _broken.append(graph)  # the allocator of pinned memory goes on asking it
+        _broken.append(graph)  # the allocator of pinned memory keeps asking it
         raise
     return Recording(graph, answer, side, exact.nodes(graph))
 
 
 def _stop_allocating_to(pool: Any) -> None:
-    """Tell the caching allocator that a recording is over; nothing if that is done."""
+    """Tell the caching allocator that a recording is over, if it does not know yet."""
     device = torch.cuda.current_device()
     end: Callable[[int, Any], None] | None = getattr(
         torch._C,  # noqa: SLF001 - no public name

@@ -1,6 +1,6 @@
-"""Profiles a step with torch's profiler, after it was measured and apart from that.
+"""Profiles a step with torch's profiler, after it was measured.
 
-``kernels`` is cheap and in passing; ``traced`` and ``tabled`` look as ROCm's tool does.
+``kernels`` is cheap; ``traced`` and ``tabled`` profile as ROCm's tool does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 WAIT, WARMUP, ACTIVE = 1, 2, 5
-"""Steps passed over, run under the profiler, and kept, as ROCm's tool has them."""
+"""Steps that are skipped, run to warm the profiler up, and kept, as in ROCm's tool."""
 ROWS = 10
 """Operations in a table."""
 EXTERNAL = (
@@ -36,17 +36,17 @@ EXTERNAL = (
     "NSYS_PROFILING_SESSION_ID",
     "CUDA_INJECTION64_PATH",
 )
-"""Variables that rocprof, rocprofv2, rocprofv3 and Nsight set in what they profile."""
+"""Variables that rocprof, rocprofv2, rocprofv3 and Nsight set for what they profile."""
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """The work of so many steps, before any average."""
+    """The work of so many steps, not averaged."""
 
     kernels: list[tuple[str, int, float]] = field(default_factory=list)
     """Name, calls, and seconds in all; the longest first."""
     busy_s: float | None = None
-    """How long at least one kernel ran; None on a CPU."""
+    """Time in which at least one kernel ran; None on a CPU."""
     steps: int = 1
     source: str = "torch.profiler"
 
@@ -54,9 +54,9 @@ class StepWork:
 def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
     """Profile so many steps of a warm case and return its kernels, copies and fills.
 
-    Only the device is listened to, which costs little; on a CPU it is torch's operations, each
-    with its own time.  Raises whatever keeps the steps from being profiled, and UnsupportedError
-    where the profiler saw nothing.
+    Only the device is recorded, which costs little; on a CPU, torch's operations with their own
+    times.  Raises whatever keeps the steps from being profiled, and UnsupportedError if the
+    profiler saw nothing.
     """
     if not clock.asynchronous:
         return _operations(step, steps)
@@ -67,27 +67,27 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
         for _ in range(steps):
             step()
         clock.synchronize()
-    seen = [
+    events = [
         (str(event.name), event.time_range.start / 1e6, event.time_range.end / 1e6)
         for event in profiler.events()
         if event.device_type.name != "CPU" and not event.is_user_annotation
     ]
-    clock.synchronize()  # a call is what the profiler detaches in
-    if not seen:
+    clock.synchronize()  # the profiler detaches within a call
+    if not events:
         raise UnsupportedError("the profiler saw no work on the device")
     return StepWork(
-        _summed((name, end - begin) for name, begin, end in seen),
-        union_s((begin, end) for _, begin, end in seen),
+        _summed((name, end - begin) for name, begin, end in events),
+        union_s((begin, end) for _, begin, end in events),
         steps,
     )
 
 
 def _can_detach() -> bool:
-    """Whether CUPTI can be asked to leave the process after profiling.
+    """Whether CUPTI can be detached from the process after profiling.
 
-    Attached it makes every later launch slower, by 10 to 20% of a step
-    (pytorch/pytorch#144455), and the next case is measured in this process too.  Before
-    CUDA 12.6 detaching it broke later graphs.
+    While attached it slows every later launch, by 10 to 20% of a step (pytorch/pytorch#144455), and
+    the next case is measured in this process too.  Before CUDA 12.6, detaching it broke later
+    graphs.
     """
     cuda = torch.version.cuda
     return cuda is not None and tuple(int(part) for part in cuda.split(".")[:2]) >= (12, 6)
@@ -118,7 +118,7 @@ def _summed(times: Iterable[tuple[str, float]]) -> list[tuple[str, int, float]]:
 
 
 def union_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Return for how long at least one of the spans lasts, each from and to a time in seconds."""
+    """Return the seconds covered by at least one of the spans, each a begin and an end."""
     busy, until = 0.0, float("-inf")
     for begin, end in sorted(spans):
         busy += max(0.0, end - max(begin, until))
@@ -126,7 +126,7 @@ def union_s(spans: Iterable[tuple[float, float]]) -> float:
     return busy
 
 
-# ---- as ROCm's tool looks -------------------------------------------------------------------
+# ---- as ROCm's tool profiles ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -140,19 +140,19 @@ class Capture:
 
 
 def external_profiler(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the variable by which a profiler outside shows itself; None if there is none.
+    """Return the variable that reveals an external profiler; None if there is none.
 
-    Two profilers cannot both listen to a GPU's runtime.
+    Two profilers cannot both attach to a GPU's runtime.
     """
     return next((name for name in EXTERNAL if environ.get(name)), None)
 
 
 def traced(step: Callable[[], object], iterations: int, name: Callable[[int], str]) -> Capture:
-    """Run so many steps as ROCm's tool schedules its profiler, and write a Chrome trace.
+    """Run so many steps on the profiler schedule of ROCm's tool, and write a Chrome trace.
 
-    ``name`` gives the trace's file from the number of steps until it was ready.  With fewer
-    iterations than the schedule has, the last ones are kept; two is the least, because the
-    profiler's start would be in the only one.  Raises OSError if the trace cannot be written.
+    ``name`` returns the trace's file for the number of steps until it was ready.  With fewer
+    iterations than the schedule has, the last ones are kept; at least two run, because a single one
+    would include the profiler's start.  Raises OSError if the trace cannot be written.
     """
     iterations = max(iterations, 2)
     active = max(1, min(ACTIVE, iterations - WAIT - WARMUP))
@@ -176,7 +176,7 @@ def traced(step: Callable[[], object], iterations: int, name: Callable[[int], st
                 step()
             profiler.step()
         _synchronize()
-    table = profiler.key_averages().table(sort_by=f"{_place()}_time_total")
+    table = profiler.key_averages().table(sort_by=f"{_processor()}_time_total")
     return Capture(active, {"": table}, traces[0])
 
 
@@ -191,7 +191,7 @@ def tabled(step: Callable[[], object], iterations: int) -> Capture:
     columns = {f"Top {ROWS} operations by total CPU time": "cpu_time_total"}
     if torch.cuda.is_available():
         columns[f"Top {ROWS} operations by total CUDA time"] = "device_time_total"
-    columns["Memory Profiling"] = f"self_{_place()}_memory_usage"
+    columns["Memory Profiling"] = f"self_{_processor()}_memory_usage"
     tables = {
         title: averages.table(sort_by=column, row_limit=ROWS) for title, column in columns.items()
     }
@@ -199,10 +199,13 @@ def tabled(step: Callable[[], object], iterations: int) -> Capture:
 
 
 def _activities() -> list[ProfilerActivity]:
-    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * torch.cuda.is_available())]
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    return activities
 
 
-def _place() -> str:
+def _processor() -> str:
     return "device" if torch.cuda.is_available() else "cpu"
 
 

@@ -49,13 +49,13 @@ def measure_cases(group: Path, place: Placement, log: RankLog) -> None:
     The i-th is in the file ``i.json``, and its outcome goes into ``i/rank-N.json``.
     """
     context: Any = None
-    about: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     failed: dict[str, Any] = {}
     first = _order(group, 0)
     if first.get("discards"):
         os.environ.update({name: str(group / name) for name in COMPILERS})
     try:
-        context, about = prepared(first["measure"]["launch"]["ranks"], group, place, log.enter)
+        context, facts = prepared(first["measure"]["launch"]["ranks"], group, place, log.enter)
     except (RuntimeError, OSError, UserError) as error:
         traceback.print_exc()
         failed = {"fault": fault_of(error)}
@@ -65,7 +65,7 @@ def measure_cases(group: Path, place: Placement, log: RankLog) -> None:
         order = _order(group, number)
         if not failed:
             context = dataclasses.replace(context, known=order.get("known", ()))
-        outcome = {**(failed or answer(order["measure"], context)), **about}
+        outcome = {**(failed or answer(order["measure"], context)), **facts}
         outcome |= {"rank": place.rank, "ended_s": time.time(), "phase": log.phase}
         answers = group / str(number)
         answers.mkdir(exist_ok=True)
