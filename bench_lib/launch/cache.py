@@ -1,4 +1,4 @@
-"""The user's cache folder, for what can be computed again."""
+"""The user's cache folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def cache_folder() -> Path:
-    """Return the folder, by the XDG convention; it may not be there yet.
+    """Return the folder, by the XDG convention; it may not exist yet.
 
-    A user without a home, as in some containers, has one for as long as the process lives.
+    A user without a home, as in some containers, gets a temporary one.
     """
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "bench-lib"

@@ -1,7 +1,7 @@
 """The networks a worker knows, torchvision's and ours, read once per installation.
 
 The pytest process must not import torchvision, so a worker lists them, and the list stays in the
-user's cache folder for as long as the versions stay the same.
+user's cache folder until the versions change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench_lib.launch import files as kept
+from bench_lib.launch import files
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.files import temporary_folder
@@ -28,13 +28,13 @@ WORKLOADS = Path(__file__).parents[1] / "worker" / "workloads"
 def network_sizes(cache: Path | None = None) -> dict[str, int]:
     """Return the input size in pixels of every network, by name.
 
-    Raises LaunchError where torch or torchvision is missing or cannot be imported.
+    Raises LaunchError if torch or torchvision is missing or cannot be imported.
     """
-    stored = (cache or cache_folder() / "networks") / f"{_installation()}.json"
-    catalogue = kept.read(stored, dict[str, int])
+    path = (cache or cache_folder() / "networks") / f"{_installation()}.json"
+    catalogue = files.read(path, dict[str, int])
     if catalogue is None:
         catalogue = _ask()
-        kept.write(stored, catalogue)
+        files.write(path, catalogue)
     return catalogue
 
 
@@ -46,9 +46,9 @@ def _installation() -> str:
             f"{error.name} is not installed for {sys.executable}; "
             "install torch and torchvision for your GPU first"
         ) from error
-    said = hashlib.sha256("\n".join((sys.executable, *versions)).encode())
-    said.update((WORKLOADS / "registry.py").read_bytes())
-    return said.hexdigest()[:16]
+    digest = hashlib.sha256("\n".join((sys.executable, *versions)).encode())
+    digest.update((WORKLOADS / "registry.py").read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _ask() -> dict[str, int]:
@@ -56,13 +56,13 @@ def _ask() -> dict[str, int]:
     try:
         with temporary_folder() as folder:
             variables = {**os.environ, "PYTHONPATH": import_path(Path(folder), os.environ)}
-            done = subprocess.run(
+            worker = subprocess.run(
                 command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
             )
-        if done.returncode != 0:
-            raise LaunchError(f"the worker cannot list its networks:\n{done.stderr[-2000:]}")
-        return msgspec.json.decode(done.stdout, type=dict[str, int])
+        if worker.returncode != 0:
+            raise LaunchError(f"the worker cannot list its networks:\n{worker.stderr[-2000:]}")
+        return msgspec.json.decode(worker.stdout, type=dict[str, int])
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"torchvision was not imported within {LIMIT_S:g} s") from error
     except msgspec.DecodeError as error:
-        raise LaunchError(f"unexpected output of the worker: {done.stdout[:200]!r}") from error
+        raise LaunchError(f"unexpected output of the worker: {worker.stdout[:200]!r}") from error

@@ -19,14 +19,14 @@ ASKING_LIMIT_S = 300.0
 """A container may have to be fetched first."""
 _SCRIPT = """
 import importlib.metadata, importlib.util, json, sys
-found = {}
-for each in importlib.metadata.distributions():
-    found.setdefault(each.name, each)  # the first one is what is imported
+packages = {}
+for package in importlib.metadata.distributions():
+    packages.setdefault(package.name, package)  # the first one is what is imported
 print(json.dumps({
     "python": [sys.version, sys.base_prefix],
     "torch": importlib.util.find_spec("torch") is not None,
-    "installed": sorted(f"{name} {each.version}" for name, each in found.items()),
-    "requires": {name: each.requires for name, each in found.items() if each.requires},
+    "installed": sorted(f"{name} {package.version}" for name, package in packages.items()),
+    "requires": {name: package.requires for name, package in packages.items() if package.requires},
 }))
 """
 
@@ -35,7 +35,7 @@ class Installed(msgspec.Struct, frozen=True):
     """The torch and the packages that an interpreter finds."""
 
     python: list[str]
-    """Its version and where it is installed; libraries that pip does not know lie there."""
+    """Its version and its prefix, which has libraries that pip does not know."""
     torch: bool
     """Whether there is a torch."""
     installed: list[str]
@@ -57,7 +57,7 @@ def build(
     The error begins with ``what`` and names the cause and the last output.
     """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -71,36 +71,36 @@ def build(
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"{what}: {command[0]} was not done within {limit_s:g} s") from error
     except OSError as error:
-        why = error.strerror or str(error)
-        raise LaunchError(f"{what}: {command[0]} cannot be run: {why}") from error
-    if done.returncode:
-        output = last_lines(done.stdout)
-        raise LaunchError(f"{what}: {_gist(output)}\n{output}")
-    return done.stdout
+        cause = error.strerror or str(error)
+        raise LaunchError(f"{what}: {command[0]} cannot be run: {cause}") from error
+    if completed.returncode:
+        output = last_lines(completed.stdout)
+        raise LaunchError(f"{what}: {_cause(output)}\n{output}")
+    return completed.stdout
 
 
 def interpreter(python: str) -> str:
-    """Return an interpreter; that of an environment, where its folder is named."""
+    """Return an interpreter, given by its path or by its environment's folder."""
     return str(Path(python, "bin", "python")) if Path(python).is_dir() else python
 
 
 def overlaid(folder: Path, python: str, requirement: str) -> None:
-    """Make an environment that is another's but for one requirement; raises LaunchError.
+    """Make an environment that differs from another by one requirement; raises LaunchError.
 
-    All else is found in the other's folders, also what no registry has.  Packages that need the
-    required one change along where they have to.
+    Everything else is found in the other's folders, even what no registry has.  Packages that need
+    the required one change with it if they have to.
     """
     what = f"no environment with {requirement}"
     required = canonicalize_name(Requirement(requirement).name)
     requires = ask(python, {}, needs_torch=False).requires
-    along = [name for name, needs in requires.items() if required in map(_name_of, needs)]
+    dependents = [name for name, needs in requires.items() if required in map(_name_of, needs)]
     build([python, "-m", "venv", str(folder)], what)
-    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    beneath = build([python, "-c", where], what).strip()
+    script = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    beneath = build([python, "-c", script], what).strip()
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "beneath.pth").write_text(f"import site; site.addsitedir({beneath!r})\n")
     command = [str(folder / "bin" / "python"), "-m", "pip", "install"]
-    build([*command, requirement, *along], what)
+    build([*command, requirement, *dependents], what)
 
 
 def _name_of(requirement: str) -> str:
@@ -123,10 +123,10 @@ def ask(
     """
     command = [python, "-c", _SCRIPT]
     if command_prefix:
-        words = [f"{name}={value}" for name, value in environment.items()]
-        command = [*command_prefix, "env", *words, *command]
+        settings = [f"{name}={value}" for name, value in environment.items()]
+        command = [*command_prefix, "env", *settings, *command]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
@@ -140,19 +140,19 @@ def ask(
         raise LaunchError(f"{command[0]} cannot be run: {error.strerror or error}") from error
     except subprocess.TimeoutExpired as error:
         raise LaunchError(f"{command[0]} did not answer within {ASKING_LIMIT_S:g} s") from error
-    if done.returncode:
-        ended = how_it_ended(done.returncode, command[0])
-        raise LaunchError(f"{ended}; its last output:\n{last_lines(done.stderr)}")
+    if completed.returncode:
+        ending = how_it_ended(completed.returncode, command[0])
+        raise LaunchError(f"{ending}; its last output:\n{last_lines(completed.stderr)}")
     try:
-        found = msgspec.json.decode(done.stdout.splitlines()[-1], type=Installed)
+        installed = msgspec.json.decode(completed.stdout.splitlines()[-1], type=Installed)
     except (IndexError, msgspec.DecodeError) as error:
         raise LaunchError(f"{command[0]} does not answer as a Python does") from error
-    if needs_torch and not found.torch:
+    if needs_torch and not installed.torch:
         raise LaunchError("it has no torch; install torch and torchvision there")
-    return found
+    return installed
 
 
-def _gist(output: str) -> str:
+def _cause(output: str) -> str:
     """Return the line of an output that names the cause, as pip and git mark it."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     marks = ("error", "fatal")

@@ -14,13 +14,13 @@ from bench_lib.model import Fault, UserError
 LAST_LINES = 40
 """A crash names its kind above the stack, which is 20 lines deep in a step."""
 LAST_BYTES, LONGEST_LINE = 2**16, 2000
-"""Of an output and of a line of it; one case's would otherwise fill the history."""
+"""Limits of an output and of each line; one case could otherwise fill the history."""
 
 SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|KEYS?(_ID)?$")
-"""Names of variables that change no speed, and more often than any other."""
+"""Names of secret variables, which often change and have no effect on speed."""
 _PERHAPS_SECRET = re.compile(rf"{SECRET_NAME.pattern}|PASS|_PWD$|WEBHOOK|DSN$")
 _LEAST_SECRET = 6
-"""Characters; a shorter value would be replaced inside of other words."""
+"""Characters; a shorter value would be replaced within other words."""
 _HIDDEN = "[hidden]"
 _SHOWN_SECRETS = re.compile(
     r"(?<=://)[^/\s@]+(?=@)"  # user and password of an address
@@ -34,15 +34,15 @@ _ASSIGNED = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"(?<![\w=-])(?!_Z)[\w=-]{20,}")
-"""What a random token is one of; a mangled name of C++ is none."""
+"""Candidates for a random token; a mangled C++ name is none."""
 _RUN = re.compile(r"[A-Za-z0-9]{20,}")
 
 
 def without_secrets(text: str) -> str:
-    """Return another program's words without what looks secret, as far as that can be recognised.
+    """Return another program's output without what looks secret.
 
-    That are values of variables with secret names, users and passwords in addresses, and long
-    random tokens.  docs/threats.md says what is not recognised.
+    Values of variables with secret names, users and passwords in addresses, and long random tokens
+    are hidden.  docs/threats.md says what is not recognised.
     """
     for name, value in os.environ.items():
         if len(value) >= _LEAST_SECRET and _PERHAPS_SECRET.search(name.upper()):
@@ -53,7 +53,7 @@ def without_secrets(text: str) -> str:
 
 
 def _is_random(run: str) -> bool:
-    """Whether small and large letters and digits follow each other as by chance."""
+    """Whether lower and upper case letters and digits are mixed as if by chance."""
     kinds = ["0" if c.isdigit() else "A" if c.isupper() else "a" for c in run]
     changes = sum(a != b for a, b in itertools.pairwise(kinds))
     return len(set(kinds)) == 3 and changes > 0.4 * len(run)
@@ -62,13 +62,13 @@ def _is_random(run: str) -> bool:
 class LaunchError(UserError):
     """No worker could be started: a fault of the installation, not of a case."""
 
-    def __init__(self, words: str) -> None:
-        """Carry the words, of which some may be a worker's."""
-        super().__init__(without_secrets(words))
+    def __init__(self, message: str) -> None:
+        """Carry a message, which may have a worker's output in it."""
+        super().__init__(without_secrets(message))
 
 
 class WorkerKilledError(LaunchError):
-    """Somebody ended the workers while they started; they may start the next time."""
+    """The workers were killed while they started; the next start may succeed."""
 
 
 class CaseSkipped(Exception):  # noqa: N818 - an outcome, not an error
@@ -80,7 +80,7 @@ class CaseSkipped(Exception):  # noqa: N818 - an outcome, not an error
 
 
 class CaseFault(Exception):  # noqa: N818 - an outcome, not an error
-    """The case has no measurement; the context it ran in must not be used again."""
+    """The case has no measurement; its context must not be used again."""
 
     def __init__(self, fault: Fault) -> None:
         """Carry the fault."""
@@ -93,7 +93,7 @@ class CaseFault(Exception):  # noqa: N818 - an outcome, not an error
 
 
 def last_output(log: Path, offset: int = 0) -> str:
-    """Return the last lines of a worker's log from ``offset`` on; empty where there is none."""
+    """Return the last lines of a worker's log after ``offset``; empty if there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(offset, file.seek(0, os.SEEK_END) - LAST_BYTES))
@@ -104,7 +104,7 @@ def last_output(log: Path, offset: int = 0) -> str:
 
 
 def last_lines(text: str) -> str:
-    """Return as much of the end of an output as a report can bear."""
+    """Return the last lines of an output, short enough for a report."""
     lines = text[-LAST_BYTES:].strip("\n").splitlines()[-LAST_LINES:]
     return "\n".join(
         line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…" for line in lines
@@ -112,7 +112,7 @@ def last_lines(text: str) -> str:
 
 
 def how_it_ended(code: int | None, who: str = "the worker") -> str:
-    """Put an exit code into words; negative codes are signals, None is not known."""
+    """Put an exit code into words; negative codes are signals, None is unknown."""
     if code is None:
         return f"{who} is gone"
     if code >= 0:

@@ -1,4 +1,4 @@
-"""Files in the user's cache, and files for workers in the temporary folder."""
+"""Files in the user's cache, and workers' temporary files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import SHARED_VARIABLE
 from bench_lib.model import Fault
 
-# --- facts that can be found out again ---------------------------------------------------
+# --- facts that can be determined again --------------------------------------------------
 
-# Nothing of these fails: a missing or damaged file, or a full disk, costs the time to find a fact
-# out again.
+# None of these functions fails: a missing or damaged file, or a full disk, costs the time to
+# determine a fact again.
 
 MOST_BYTES = 2**30
-"""A row a run takes some kB: of ten thousand runs less than 100 MB."""
+"""A run's row takes some kB: ten thousand runs take less than 100 MB."""
 UNUSED_S = 90 * 86_400.0
-"""A file that nobody used for longer is removed."""
+"""A file is removed when unused for longer."""
 
 Fact = TypeVar("Fact")
 
@@ -42,7 +42,7 @@ def read(path: Path, kind: type[Fact]) -> Fact | None:
 
 
 def write(path: Path, fact: Any) -> None:
-    """Write a fact, whole or not at all, and remove what nobody used beside it."""
+    """Write a fact, whole or not at all, and remove unused files beside it."""
     keep(path, msgspec.json.encode(fact))
 
 
@@ -62,14 +62,14 @@ def _remove_unused(folder: Path) -> None:
                 path.unlink()
 
 
-# --- temporary files, whose disk may be full: no fault of a case -------------------------
+# --- temporary files: a full disk is not a fault of a case -------------------------------
 
 LEAST_FREE_BYTES = 2**20
-"""A folder with less is full, where an error does not name its file."""
+"""A folder with less space counts as full if an error does not name its file."""
 
 
 def temporary_folder(shared: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder for a worker's files, below ``shared`` where given; raises LaunchError."""
+    """Make a folder for a worker's files, below ``shared`` if given; raises LaunchError."""
     try:
         return scratch(shared)
     except OSError as error:
@@ -78,7 +78,7 @@ def temporary_folder(shared: str | None = None) -> tempfile.TemporaryDirectory[s
 
 @contextlib.contextmanager
 def temporary_files() -> Iterator[None]:
-    """Raise LaunchError where a file in such a folder cannot be written."""
+    """Raise LaunchError if a file in such a folder cannot be written."""
     try:
         yield
     except OSError as error:
@@ -87,22 +87,22 @@ def temporary_files() -> Iterator[None]:
 
 def cannot_write(error: OSError | Fault, shared: str | None = None) -> LaunchError:
     """Return the error of a folder that cannot be written to: its name, the cause, the remedy."""
-    why = error.message if isinstance(error, Fault) else error.strerror or str(error)
+    cause = error.message if isinstance(error, Fault) else error.strerror or str(error)
     if shared is not None:
         return LaunchError(
-            f"{SHARED_VARIABLE} is {shared!r}: {why}; it must be a folder that all "
+            f"{SHARED_VARIABLE} is {shared!r}: {cause}; it must be a folder that all "
             "hosts see and you may write to"
         )
-    # Python knows its folder once it found one that can be written to.
+    # Python sets it once it has found a folder that can be written to.
     folder = f" to {tempfile.tempdir}" if tempfile.tempdir else ""
     return LaunchError(
-        f"cannot write temporary files{folder}: {why}; free some space there, or name another "
+        f"cannot write temporary files{folder}: {cause}; free some space there, or name another "
         "folder with TMPDIR"
     )
 
 
 def is_full(fault: Fault) -> bool:
-    """Whether a worker's fault is that the folder for temporary files is full."""
+    """Whether a worker's fault is a full folder for temporary files."""
     if fault.kind != "no room":
         return False
     folder = tempfile.gettempdir()

@@ -23,35 +23,35 @@ from bench_lib.launch.wire import ProfileRequest
 from bench_lib.model import Case, Fault
 
 LOOK_S = 0.1
-"""How often the process's output is looked at."""
+"""How often to check the process's output."""
 LOG = "output.log"
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """One rank's results in the folder: its ``result.json``."""
+    """One rank's ``result.json``."""
 
     rank: int = 0
     steps: int = 1
     steps_in_all: int | None = None
-    """With those that warmed up, where a profiler outside saw all."""
+    """Including warm-up steps, if an external profiler saw all of them."""
     versions: dict[str, str | None] = field(default_factory=dict)
     cudnn: str | None = None
     threads: int | None = None
     plain_step_s: float | None = None
-    """A step without a profiler, the mean of some just before."""
+    """Mean time of the steps just before, without a profiler."""
     profiled_step_s: float | None = None
-    """A step under the profiler, the mean of all."""
+    """Mean time of the steps under the profiler."""
     peak_memory_bytes: int | None = None
     trace: str | None = None
-    """Names of files are relative to the folder."""
+    """File names are relative to the folder."""
     tables: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     skipped: str | None = None
     fault: dict[str, Any] | None = None
     ended_s: float = 0.0
     done: bool = False
-    """Whether the worker came to its end; the program around it may fail still."""
+    """Whether the worker finished; the program around it may still fail."""
 
 
 def run_profile(
@@ -65,7 +65,7 @@ def run_profile(
 ) -> list[Profiled]:
     """Profile a case and leave the results in ``folder``; returns its ranks' results.
 
-    ``around`` makes the command line of a profiler of the worker's own.  ``say`` receives its
+    ``around`` puts an external profiler's command line around the worker's.  ``say`` receives the
     progress.  Raises CaseSkipped, CaseFault, or LaunchError if nothing can be started or written.
     No process is left behind, and files written before a fault stay.
     """
@@ -83,21 +83,21 @@ def run_profile(
 
 
 def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
-    """Write the order into ``folder`` and return the words that profile it there.
+    """Write the order into ``folder`` and return the command line that carries it out.
 
     Raises LaunchError.
     """
-    file, told = folder / "order.json", {"case": case, "asked": asked}
+    file, content = folder / "order.json", {"case": case, "asked": asked}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.encode(told))
+        file.write_bytes(msgspec.json.encode(content))
     except OSError as error:
         raise LaunchError(
             f"cannot write to {folder}: {error.strerror}; name another folder with --output DIR"
         ) from error
     ranks = case.launch.ranks
-    words = command_for(ranks, python=sys.executable).words if ranks > 1 else (sys.executable,)
-    return [*words, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
+    start = command_for(ranks, python=sys.executable).words if ranks > 1 else (sys.executable,)
+    return [*start, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
 
 
 _RESULTS = ("result*.json", "meeting*")
@@ -105,14 +105,14 @@ _WRITTEN = ("trace*.json.gz", "by_*.txt", ".part-*")
 
 
 def _clear(folder: Path, asked: ProfileRequest) -> None:
-    """Remove what the profile before left, so that nothing is taken for this one's."""
+    """Remove an earlier profile's files, so that none is taken for this one's."""
     for pattern in _RESULTS if asked.ranges else (*_RESULTS, *_WRITTEN):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 
 
 _PHASE = re.compile(r"^phase(?:_rank0)?: (.+)$", re.MULTILINE)
-"""With several ranks the first one's."""
+"""With several ranks, the first one's."""
 
 
 def _follow(
@@ -120,13 +120,13 @@ def _follow(
 ) -> bool:
     """Wait for the end and report the phases; returns whether it came within the limit."""
     deadline = time.monotonic() + limit_s
-    told = 0
+    reported = 0
     while True:
         ended = _ends_within(process, LOOK_S)
         phases = _PHASE.findall(log.read_text(errors="replace")) if log.is_file() else []
-        for phase in phases[told:]:
+        for phase in phases[reported:]:
             say(phase)
-        told = len(phases)
+        reported = len(phases)
         if ended or time.monotonic() > deadline:
             return ended
 
@@ -146,11 +146,11 @@ def _outcome(folder: Path, case: Case, code: int | None, *, in_time: bool) -> li
             raise CaseSkipped(result.skipped)
     output = last_output(folder / LOG)
     if faults := [result for result in results if result.fault is not None]:
-        first = min(faults, key=lambda result: result.ended_s)  # it drags the others along
-        about = first.fault or {}
+        first = min(faults, key=lambda result: result.ended_s)  # it takes the others down
+        fault = first.fault or {}
         where = f"rank {first.rank}: " if ranks > 1 else ""
-        message = f"{where}{about.get('message', '')}"
-        raise CaseFault(Fault(str(about.get("kind")), message, str(about.get("phase")), output))
+        message = f"{where}{fault.get('message', '')}"
+        raise CaseFault(Fault(str(fault.get("kind")), message, str(fault.get("phase")), output))
     if not in_time:
         message = f"not done within its time limit of {case.time_limit_s:g} s"
         raise CaseFault(Fault("time limit", message, "profile", output))
@@ -162,8 +162,8 @@ def _outcome(folder: Path, case: Case, code: int | None, *, in_time: bool) -> li
 
 
 def _results(folder: Path) -> list[Profiled]:
-    found = []
+    results = []
     for path in sorted(folder.glob("result*.json")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # torn by a full disk
-            found.append(msgspec.json.decode(path.read_bytes(), type=Profiled))
-    return sorted(found, key=lambda result: result.rank)
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # truncated by a full disk
+            results.append(msgspec.json.decode(path.read_bytes(), type=Profiled))
+    return sorted(results, key=lambda result: result.rank)

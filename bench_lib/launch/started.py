@@ -1,7 +1,7 @@
 """Makes child processes end with this one, at any depth and however it ends.
 
-Run as a program of its own: asks the kernel to end it with its starter, and becomes the words
-after it.
+Run as a program, it asks the kernel to be ended with its starter, and then becomes the command
+that follows.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import NoReturn
 PR_SET_PDEATHSIG = 1
 
 
-def leashed(words: Sequence[str]) -> list[str]:
-    """Return the words that run a command which ends when this process has."""
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
+def leashed(argv: Sequence[str]) -> list[str]:
+    """Return the command line of a command that ends with this process."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *argv]
 
 
 def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel for a signal to this process when its starter ends (Linux only)."""
+    """Ask the kernel to signal this process when its starter ends (Linux only)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
 
 
-def main(starter: int, words: list[str]) -> None:
-    """Become the command, unless who started this is gone already."""
+def main(starter: int, argv: list[str]) -> None:
+    """Become the command, unless the starter is gone already."""
     die_with_parent(by=signal.SIGTERM)
     if os.getppid() == starter:
-        os.execvp(words[0], words)  # noqa: S606 - words, and no shell
+        os.execvp(argv[0], argv)  # noqa: S606 - no shell wanted
 
 
 def signal_all(
@@ -45,29 +45,29 @@ def signal_all(
     Some launchers put their ranks into groups and sessions of their own, and a worker's own
     processes may outlive it; all of them have the folder in their environment.
     """
-    told = set() if but is None else {but}
-    while new := _of(variable, folder) - told:  # one may start another before it is told
+    signalled = set() if but is None else {but}
+    while new := _marked(variable, folder) - signalled:  # one may start another before its signal
         for pid in new:
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
-        told |= new
+        signalled |= new
 
 
-def _of(variable: str, folder: Path) -> set[int]:
-    ours = f"{variable}={folder}".encode()
-    found = set()
+def _marked(variable: str, folder: Path) -> set[int]:
+    mark = f"{variable}={folder}".encode()
+    pids = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if ours in (entry / "environ").read_bytes().split(b"\0"):
-                found.add(int(entry.name))
-    return found
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                pids.add(int(entry.name))
+    return pids
 
 
-# --- being told to end -------------------------------------------------------------------
+# --- signals to end ----------------------------------------------------------------------
 
 TO_END = (signal.SIGTERM, signal.SIGHUP)
 BY_SIGNAL = 128
-"""A status that a signal caused is this and the signal's number, as shells say."""
+"""As in shells, a signal's exit status is this plus the signal's number."""
 
 
 @contextlib.contextmanager
@@ -77,35 +77,35 @@ def ended_by(leave: Callable[[int], NoReturn]) -> Iterator[None]:
     A signal that is ignored (nohup), or handled already, stays so.
     """
 
-    def told(number: int, _frame: object) -> NoReturn:
+    def handler(number: int, _frame: object) -> NoReturn:
         leave(BY_SIGNAL + number)
 
-    ours = []
+    handled = []
     if threading.current_thread() is threading.main_thread():
-        ours = [one for one in TO_END if signal.getsignal(one) is signal.SIG_DFL]
-    for one in ours:
-        signal.signal(one, told)
+        handled = [number for number in TO_END if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        for one in ours:
-            signal.signal(one, signal.SIG_DFL)
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Have Ctrl-C wait until this is over; raises KeyboardInterrupt then."""
+    """Defer Ctrl-C until the block is over; raises KeyboardInterrupt then."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    waiting = []
-    signal.signal(signal.SIGINT, lambda *_: waiting.append(True))
+    deferred = []
+    signal.signal(signal.SIGINT, lambda *_: deferred.append(True))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if waiting:
+    if deferred:
         raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""The protocol between the runner and its workers: JSON, one object a line.
+"""The protocol between the runner and its workers: JSON, one object per line.
 
 Standard library only, because the worker's side runs under any interpreter with torch.
 The socket lies in a folder that only its user may open.
@@ -21,17 +21,16 @@ from bench_lib.model import Case, Launch, Limits, Sampling
 MAX_LINE = 64 * 1024 * 1024
 LOGS_VARIABLE = "BENCH_LIB_LOGS"
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
-"""``compiler`` has a zygote import the compiler, which is for GPUs; ``no`` keeps the engine from
-asking for that, and ``torch`` also keeps a zygote from importing torchvision."""
+"""``compiler`` has a zygote import the compiler, for GPUs; ``no`` keeps the engine from asking for
+that, and ``torch`` also keeps a zygote from importing torchvision."""
 STARTER_VARIABLE = "BENCH_LIB_STARTER"
-"""Process id of who started a zygote that serves several runners, one after the other."""
+"""Process id of the starter of a zygote that serves several runners, one after another."""
 RUNNER, SERVED = "runner", "served"
-"""Sockets in the folder of the logs: of the runner that is to be served next, and of the one that
-is served now."""
+"""Sockets in the folder of the logs: the next runner's and the current one's."""
 END = "end"
-"""The file in the folder of a group of ranks that has it end."""
+"""A file of this name in the folder of a group of ranks ends the group."""
 MEASURED = "bench-lib measured"
-"""The range around the steps that count, for profilers outside; earlier steps warm up."""
+"""The range around the measured steps, for external profilers; earlier steps warm up."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class ProfileRequest:
 
     steps: int = 5
     ranges: bool = False
-    """Have no profiler in the process, but ranges for the one around it."""
+    """Run no profiler in the process, but mark ranges for an external one."""
 
 
 class ClosedError(ConnectionError):
@@ -60,15 +59,15 @@ class Connection:
         self._buffer = bytearray()
 
     def fileno(self) -> int:
-        """Descriptor to wait on with ``select``."""
+        """Return the descriptor to wait on with ``select``."""
         return self._socket.fileno()
 
     def has_message(self) -> bool:
-        """Whether a whole message lies here already, which ``select`` cannot know of."""
+        """Whether a whole message is buffered already, which ``select`` cannot know."""
         return b"\n" in self._buffer
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send one object; raises ClosedError where nobody listens any more."""
+        """Send one object; raises ClosedError if nobody listens any more."""
         line = json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:
             self._socket.settimeout(None)
@@ -117,7 +116,7 @@ class Connection:
 
 @contextlib.contextmanager
 def address(folder: Path, name: str) -> Iterator[str]:
-    """Yield the path of a socket in a folder, whose own path may be longer than one's 107 bytes."""
+    """Yield a path for a socket in a folder whose own path may exceed a socket's 107 bytes."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{name}"
@@ -126,7 +125,7 @@ def address(folder: Path, name: str) -> Iterator[str]:
 
 
 def connect(**hello: Any) -> Connection:
-    """Open a connection to the runner that is served, and say who calls."""
+    """Connect to the runner that is served now, and say hello."""
     runner = socket.socket(socket.AF_UNIX)
     connection = Connection(runner)
     try:
@@ -140,17 +139,17 @@ def connect(**hello: Any) -> Connection:
     return connection
 
 
-def write_whole(file: Path, told: object) -> None:
+def write_whole(file: Path, content: object) -> None:
     """Write a file of JSON that appears whole or not at all; raises ValueError for NaN."""
     partial = file.with_suffix(".part")
-    partial.write_text(json.dumps(told, allow_nan=False))
+    partial.write_text(json.dumps(content, allow_nan=False))
     partial.replace(file)
 
 
 def decode_case(fields: dict[str, Any]) -> Case:
     """Rebuild a case from its JSON form.
 
-    Raises TypeError on unknown fields and KeyError where a part is missing.
+    Raises TypeError on unknown fields and KeyError on missing parts.
     """
     return Case(
         **{

@@ -40,7 +40,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _ranks(folder: Path) -> int:
-    """Be a rank; its output is its own from here on, torch's import included."""
+    """Serve as a rank; its output goes to its own log from here on, even torch's import."""
     import os
     import socket
 
@@ -58,7 +58,7 @@ def _ranks(folder: Path) -> int:
         return 2
     log.enter("import torch")
     with importing_torch():
-        import_torch()  # and no compiler: to see whether children survive it would open a GPU
+        import_torch()  # and no compiler: checking that children survive it would open a GPU
     from bench_lib.worker.ranks import measure_cases
 
     return serve_ranks(measure_cases, folder, place, log)

@@ -1,7 +1,7 @@
 """A small product and a small convolution, whose error against FP64 shows the arithmetic used.
 
 They show which arithmetic a library really uses for a precision (`formulas.arithmetic`).  They run
-after the first measured window of a precision, so that they disturb nothing.
+after the first measured window of a precision, so that they do not disturb it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench_lib.worker.device import AUTOCAST, STORED
 
 SEED = 20_240
 SCALE = 2.0**20
-"""One operand is so many times as large, beyond FP16's range, and the other as small."""
+"""One operand is scaled up by this, beyond FP16's range, and the other down."""
 
 
 class Sizes(NamedTuple):
@@ -32,10 +32,10 @@ class Sizes(NamedTuple):
 
 SIZES = {"cuda": Sizes(512, 8, 64, 28), "cpu": Sizes(192, 2, 16, 14)}
 LARGE = {"cuda": Sizes(4096, 64, 256, 56), "cpu": SIZES["cpu"]}
-"""TF32 is a permission: for little work a library may choose an FP32 kernel, for so much it has no
-reason to."""
+"""TF32 is a permission: for little work a library may choose an FP32 kernel, but not for this
+much."""
 ROWS, IMAGES = 512, 8
-"""How many of an answer's first numbers are compared with FP64."""
+"""First rows and images of an answer, which are compared with FP64."""
 
 
 class WrongArithmeticError(RuntimeError):
@@ -43,21 +43,21 @@ class WrongArithmeticError(RuntimeError):
 
 
 def prove(precision: str, device: torch.device, operations: Sequence[str]) -> dict[str, float]:
-    """Return the errors of operations in a precision, as fractions; none if nothing is known of it.
+    """Return the errors of operations in a precision, as fractions; empty for other precisions.
 
-    torch's switches stay as the case left them, since it is they that may be wrong.  Raises
+    torch's switches stay as the case left them, since they may be what is wrong.  Raises
     WrongArithmeticError if the errors are those of another arithmetic.
     """
     if precision not in arithmetic.LABELS:
         return {}
     errors = {}
     for name in operations:
-        of = LARGE if arithmetic.asks_for_tf32(precision, name) else SIZES
+        sizes = LARGE if arithmetic.asks_for_tf32(precision, name) else SIZES
         with torch.no_grad():
-            errors[name] = _MEASURES[name](precision, device, of[device.type])
+            errors[name] = _MEASURES[name](precision, device, sizes[device.type])
     if problem := arithmetic.refusal(precision, errors):
         raise WrongArithmeticError(problem)
-    # JSON has no infinity; what is not finite was refused.
+    # JSON has no infinity, but an error that is not finite was refused.
     return errors
 
 
@@ -65,8 +65,8 @@ def _gemm(precision: str, device: torch.device, sizes: Sizes) -> float:
     size = sizes.matrix
     a, b = _operands(precision, device, (size, size), (size, size))
     dtype = _dtype(precision)
-    found = torch.mm(a.to(dtype), b.to(dtype))
-    return _error(found[:ROWS], torch.mm(a[:ROWS].double(), b.double()))
+    answer = torch.mm(a.to(dtype), b.to(dtype))
+    return _error(answer[:ROWS], torch.mm(a[:ROWS].double(), b.double()))
 
 
 def _conv(precision: str, device: torch.device, sizes: Sizes) -> float:
@@ -74,11 +74,11 @@ def _conv(precision: str, device: torch.device, sizes: Sizes) -> float:
     shapes = (images, channels, width, width), (channels, channels, 3, 3)
     x, weights = _operands(precision, device, *shapes)
     dtype = _dtype(precision)
-    found = functional.conv2d(x.to(dtype), weights.to(dtype), padding=1)
-    # FP64 convolutions are not in every library; products are.
+    answer = functional.conv2d(x.to(dtype), weights.to(dtype), padding=1)
+    # Not every library has FP64 convolutions; all have products.
     columns = functional.unfold(x[:IMAGES].double(), 3, padding=1)
     exact = torch.matmul(weights.double().flatten(1), columns)
-    return _error(found[:IMAGES].flatten(2), exact)
+    return _error(answer[:IMAGES].flatten(2), exact)
 
 
 _MEASURES = {"gemm": _gemm, "conv": _conv}
@@ -89,7 +89,7 @@ def _dtype(precision: str) -> torch.dtype:
 
 
 def _operands(precision: str, device: torch.device, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """Draw FP32 operands, on the device; far from 1 where the range allows it."""
+    """Draw FP32 operands on the device, far from 1 if the range allows it."""
     generator = torch.Generator(device).manual_seed(SEED)
     factors = (1.0, 1.0) if _dtype(precision) == torch.float16 else (SCALE, 1 / SCALE)
     return [
@@ -98,5 +98,6 @@ def _operands(precision: str, device: torch.device, *shapes: tuple[int, ...]) ->
     ]
 
 
-def _error(found: Tensor, exact: Tensor) -> float:
-    return float(torch.linalg.vector_norm(found.double() - exact) / torch.linalg.vector_norm(exact))
+def _error(answer: Tensor, exact: Tensor) -> float:
+    distance = torch.linalg.vector_norm(answer.double() - exact)
+    return float(distance / torch.linalg.vector_norm(exact))

@@ -1,8 +1,8 @@
 """Measures below the power cap: short bursts of steps, each after a rest.
 
-Under sustained work a power-bound device lowers its clock, and swings while it does so: from run
-to run a GEMM differs by up to 15% on an H200.  For some milliseconds after a rest it runs at its
-full clock, and then the same GEMM repeats within 0.3% (docs/statistics.md).
+Under sustained work a power-bound device lowers its clock, and the clock swings: a GEMM differs by
+up to 15% from run to run on an H200.  For some milliseconds after a rest the device runs at its
+full clock, and the same GEMM repeats within 0.3% (docs/statistics.md).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from bench_lib.model import Bursts, Calibration
 from bench_lib.worker.clock import Clock
 
 BURSTS, WARM = 5, 2
-"""So many bursts; the first ones still feel the heat of the sustained work before them.  Of six
-kept ones, the first three gave pairs of 19 cases of an H100 the same spread, 0.08%."""
+"""Bursts in all, and the first ones, which are not kept because the device is still hot from the
+sustained work.  Of six kept ones, the first three alone gave the same spread of pairs, 0.08%, for
+19 cases on an H100."""
 WAKE_S = 0.002
 FASTER = 0.0075
-"""A case that is faster in bursts by this much is power-bound."""
+"""A case is power-bound if it is faster in bursts by this much."""
 LONGEST = 1.5
-"""Longest step, in bursts: three steps of it have to end before the controller acts."""
+"""Longest step, in bursts: three such steps have to end before the controller acts."""
 LEAST_STEPS = 3
 
 
@@ -50,16 +51,17 @@ def in_bursts(
     kept: list[float] = []
     begin_s = clock.now()
     for i in range(BURSTS):
-        seen = _burst(clock, step, steps, bursts.rest_s)[math.ceil(steps / 3) :]
-        is_faster = statistics.median(seen) <= sustained_s * (1 - FASTER)
+        times_s = _burst(clock, step, steps, bursts.rest_s)[math.ceil(steps / 3) :]
+        is_faster = statistics.median(times_s) <= sustained_s * (1 - FASTER)
         if i == WARM and not (is_faster or bursts.always):
             return None
-        kept += seen if i >= WARM else []
+        if i >= WARM:
+            kept += times_s
     return InBursts(kept, (begin_s, clock.now()))
 
 
 def _burst(clock: Clock, step: Callable[[], object], steps: int, rest_s: float) -> list[float]:
-    """Return the seconds of each of some steps after a rest."""
+    """Return the seconds of each step after a rest."""
     marks = clock.marks(steps + 1)
     clock.rest(rest_s)
     clock.wake(WAKE_S)
@@ -79,7 +81,7 @@ HEAT_S = 0.4
 WATCHED_S = 0.06
 """After a rest; an H200 lowers its clock after 25 to 40 ms."""
 SLOWED = 0.01
-"""A step that is slower than the first ones by this much meets the controller."""
+"""A step that is slower than the first ones by this much was slowed by the controller."""
 LEAST_BURST_S = 0.002
 SIZE = 4096
 
@@ -87,7 +89,7 @@ SIZE = 4096
 def calibrate(clock: Clock, device: torch.device) -> Calibration:
     """Find how long a device works at full clock, and after which rest; takes some 3 s.
 
-    It multiplies matrices, which draws as much power as anything.
+    It multiplies matrices, which draws as much power as anything else.
     """
     matrix = torch.randn(SIZE, SIZE, device=device, dtype=torch.bfloat16)
     answer = torch.empty_like(matrix)
@@ -96,26 +98,26 @@ def calibrate(clock: Clock, device: torch.device) -> Calibration:
         return torch.mm(matrix, matrix, out=answer)
 
     sustained_s = _heated(clock, step)
-    found, spread = None, 0.0
+    bursts, spread = None, 0.0
     for rest_s in RESTS_S:
         _heated(clock, step)
         steps = max(LEAST_STEPS, round(WATCHED_S / sustained_s))
         series = [_burst(clock, step, steps, rest_s) for _ in range(4)]
-        looks = [at_full_clock(each)[0] for each in series[2:]]
-        spread = max(spread, max(looks) / min(looks) - 1)
-        means = [statistics.fmean(each) for each in zip(*series[2:], strict=True)]
+        full = [at_full_clock(times_s)[0] for times_s in series[2:]]
+        spread = max(spread, max(full) / min(full) - 1)
+        means = [statistics.fmean(times_s) for times_s in zip(*series[2:], strict=True)]
         full_s, lasts_s = at_full_clock(means)
         if sustained_s <= full_s * (1 + FASTER):
-            continue  # too short a rest, or a device that never slows down
+            continue  # the rest was too short, or the device never slows down
         if lasts_s >= 2 * BURST_S:
             return Calibration(Bursts(BURST_S, rest_s), spread)
-        found = Bursts(lasts_s / 2, rest_s)
-    is_long = found is not None and found.burst_s >= LEAST_BURST_S
-    return Calibration(found if is_long else None, spread)
+        bursts = Bursts(lasts_s / 2, rest_s)
+    is_long = bursts is not None and bursts.burst_s >= LEAST_BURST_S
+    return Calibration(bursts if is_long else None, spread)
 
 
 def _heated(clock: Clock, step: Callable[[], object]) -> float:
-    """Work until the controller has settled; returns the seconds of a step at the end."""
+    """Work until the controller has settled; returns the seconds per step at the end."""
     begin, step_s = clock.now(), 0.0
     while clock.now() - begin < HEAT_S:
         block = clock.now()

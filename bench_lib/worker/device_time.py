@@ -1,8 +1,8 @@
-"""The device time of a step without the host, for cases in which the device waits for it.
+"""The device time of a step without the host, for cases in which the device waits for the host.
 
-A graph of the step is replayed, faster than the device can do it.  If the step cannot be recorded,
-the kernels of a few profiled steps are summed up, without the pauses between them: the two are
-different figures, and each names its source.
+A graph of the step is replayed, faster than the device executes it.  If the step cannot be
+recorded, the kernels of a few profiled steps are summed, without the pauses between them: the two
+are different figures, and each names its source.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ AHEAD = 5
 REPLAYS = 20
 PROFILED = 5
 LEFT = 1.25
-"""Replays that the device has left when the last is issued, or else it has waited.
+"""Replays that the device has left when the last is issued, unless it has waited.
 
-One of them is the last itself, which is issued at a stroke."""
+The last itself, which is issued at once, is one of them."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class DeviceTime:
 
 
 def device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
-    """Return the device time of one step; an error is a warning and nothing more.
+    """Return the device time of one step; an error only becomes a warning.
 
-    Takes some further steps, and leaves no memory behind besides what a step leaves.
+    Runs some further steps, and leaves no more memory behind than a step does.
     """
     try:
         return _device_time(clock, step)
@@ -57,7 +57,7 @@ def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
         work = profiling.kernels(step, clock, PROFILED)
     except Exception as error:  # noqa: BLE001 - the case goes on without device time
         return DeviceTime(warnings=[f"no device time: {no_graph}; no profile: {_cause(error)}"])
-    # What ran at the same time counts twice.
+    # Kernels that ran at the same time count twice.
     seconds = sum(total_s for _, _, total_s in work.kernels) / work.steps
     warnings = [f"device time is the sum of the kernels; {no_graph}"]
     return DeviceTime(seconds, "kernels", warnings=warnings)
@@ -86,7 +86,7 @@ def _replayed(clock: Clock, step: Callable[[], object]) -> DeviceTime:
 
 
 def _cause(error: BaseException) -> str:
-    """Name what went wrong first: the end of a recording that failed raises once more."""
+    """Name the first error: ending a failed recording raises another one."""
     while error.__context__ is not None:
         error = error.__context__
     lines = str(error).strip().splitlines()

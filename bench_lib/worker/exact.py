@@ -1,6 +1,6 @@
 """Exact counts of a step: kernels, graph breaks, recompilations.
 
-All are known anyway: a recorded graph has its nodes, and Dynamo counts what it compiles.
+They cost nothing: a recorded graph has its nodes, and Dynamo counts what it compiles.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import torch
 
 
 def of_compiler() -> dict[str, int]:
-    """Return Dynamo's graph breaks and recompilations since it was reset; empty if it is unused.
+    """Return Dynamo's graph breaks and recompilations since its reset; empty if it is unused.
 
-    ``torch._dynamo`` is private: counts that a version keeps otherwise are left out.
+    ``torch._dynamo`` is private: counts that a version stores elsewhere are left out.
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     utils: Any = sys.modules.get("torch._dynamo.utils")
     frames: Any = sys.modules.get("torch._dynamo.convert_frame")
     with contextlib.suppress(AttributeError, TypeError):
         compilations = frames.FRAME_COMPILE_COUNTER.values()
-        found["recompilations"] = sum(count - 1 for count in compilations)
-        found["graph_breaks"] = sum(utils.counters["graph_break"].values())
-    return found
+        counts["recompilations"] = sum(count - 1 for count in compilations)
+        counts["graph_breaks"] = sum(utils.counters["graph_break"].values())
+    return counts
 
 
 def countable() -> torch.cuda.CUDAGraph:
@@ -47,7 +47,7 @@ def nodes(graph: torch.cuda.CUDAGraph, maps: Path = Path("/proc/self/maps")) -> 
         return None
     try:
         raw = ctypes.c_void_p(graph.raw_cuda_graph())
-    except (AttributeError, RuntimeError):  # not kept: it is ready already
+    except (AttributeError, RuntimeError):  # not kept: it is instantiated already
         return None
     instantiate()
     try:
@@ -59,7 +59,7 @@ def nodes(graph: torch.cuda.CUDAGraph, maps: Path = Path("/proc/self/maps")) -> 
 
 
 def _counting(maps: Path) -> Any:
-    """Return the driver's function that counts, of the library that this process has loaded."""
+    """Return the function that counts, from the driver's library that this process has loaded."""
     loaded = [line.split(maxsplit=5)[-1] for line in maps.read_text(errors="replace").splitlines()]
     name, function = ("libamdhip64.so", "hipGraphGetNodes")
     if torch.version.hip is None:

@@ -12,30 +12,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROC = Path("/proc")
-_STARTED_BY, _USER, _OF_ENDED = 1, 11, 14
-"""Places in ``stat`` after the process's name: proc(5) counts them 4, 14 and 17."""
+_PARENT, _USER, _CHILDREN_SYSTEM = 1, 11, 14
+"""Positions in ``stat`` after the process's name: in proc(5) they are 4, 14 and 17."""
 
 
 def family(proc: Path = PROC, first: int | None = None) -> list[int]:
-    """Return the process, this one unless another is named, and all that descend from it."""
-    started_by: dict[int, list[int]] = {}
+    """Return the process, this one by default, and all its descendants."""
+    children: dict[int, list[int]] = {}
     for folder in proc.glob("[0-9]*"):
         if fields := _stat(folder):
-            started_by.setdefault(int(fields[_STARTED_BY]), []).append(int(folder.name))
-    found = [os.getpid() if first is None else first]
-    for pid in found:  # which grows meanwhile
-        found += started_by.get(pid, [])
-    return found
+            children.setdefault(int(fields[_PARENT]), []).append(int(folder.name))
+    pids = [os.getpid() if first is None else first]
+    for pid in pids:  # which grows meanwhile
+        pids += children.get(pid, [])
+    return pids
 
 
 def forget_peak(proc: Path = PROC) -> None:
-    """Have the kernel count the most memory of this process anew; nothing if it cannot."""
+    """Have the kernel reset this process's peak of memory, if it can."""
     with contextlib.suppress(OSError):
         (proc / "self/clear_refs").write_text("5")
 
 
 def peak_bytes(proc: Path = PROC, first: int | None = None) -> int | None:
-    """Return the most memory that the family's processes held, summed; None if unknown."""
+    """Return the sum of the family's peaks of memory; None if unknown."""
     peaks = [_peak(proc / str(pid)) for pid in family(proc, first)]
     known = [peak for peak in peaks if peak is not None]
     return sum(known) if known else None
@@ -46,31 +46,31 @@ def cpu_s(
 ) -> float | None:
     """Return the CPU time that the family has used; None if unknown.
 
-    ``of`` names its members if they are known: to find them takes a look at every process of the
-    machine.  A process that ended counts for the member that waited for its end, such as the
-    client that a step runs.
+    ``of`` names its members if they are known: finding them means reading every process of the
+    machine.  A process that ended, such as the client that a step runs, counts for the member that
+    waited for its end.
     """
-    found = [_stat(proc / str(pid)) for pid in (family(proc, first) if of is None else of)]
-    ticks = [sum(map(int, fields[_USER : _OF_ENDED + 1])) for fields in found if fields]
+    stats = [_stat(proc / str(pid)) for pid in (family(proc, first) if of is None else of)]
+    ticks = [sum(map(int, fields[_USER : _CHILDREN_SYSTEM + 1])) for fields in stats if fields]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
 def waits_s(proc: Path = PROC) -> dict[str, float]:
-    """Return for how long each thread of this process has been ready to run and had no CPU.
+    """Return how long each thread of this process has been ready to run without a CPU.
 
-    Threads are named as the kernel does; there are none where it does not count.
+    Threads are named by their kernel id; the result is empty if the kernel does not count.
     """
-    found = {}
+    waits = {}
     for file in proc.glob("self/task/*/schedstat"):
-        # A thread may end while we look, and a kernel without these counts has empty files.
+        # A thread may end meanwhile, and a kernel without these counts has empty files.
         with contextlib.suppress(OSError, ValueError, IndexError):
-            found[file.parent.name] = int(file.read_text().split()[1]) / 1e9
-    return found
+            waits[file.parent.name] = int(file.read_text().split()[1]) / 1e9
+    return waits
 
 
 def _stat(folder: Path) -> list[str]:
     try:
-        # The name stands in parentheses, and may hold some itself.
+        # The name is in parentheses, and may contain some itself.
         return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
@@ -87,7 +87,7 @@ def _peak(folder: Path) -> int | None:
 def leave_a_stack() -> None:
     """Have this process write its Python stack, and no core, if a signal ends it.
 
-    The stack of C, from Python 3.14 on, would push the signal out of the last lines.
+    The C stack, from Python 3.14 on, would push the signal out of the last lines.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.version_info >= (3, 14):
@@ -97,13 +97,13 @@ def leave_a_stack() -> None:
 
 
 class RankLog:
-    """One rank's files, and its output turned into one of them."""
+    """One rank's files, one of which receives its output."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        """Take over the process's output; raises OSError if the folder is not there.
+        """Take over the process's output; raises OSError if the folder does not exist.
 
-        A rank that dies by itself leaves its stack in the log, if it can.  One that its launcher
-        ends leaves it in a file of its own, so that they can be distinguished.
+        A rank that dies by itself writes its stack to the log, if it can.  One that its launcher
+        ends writes it to a separate file, which distinguishes the two.
         """
         self.phase = "start"
         stem = str(folder / f"rank-{rank}")
@@ -119,6 +119,6 @@ class RankLog:
         faulthandler.register(signal.SIGTERM, file=self._stack, chain=True)
 
     def enter(self, phase: str) -> None:
-        """Say where in the case we are."""
+        """Write down the current phase."""
         self.phase = phase
         self._phases.write(f"{phase}\n")

@@ -1,10 +1,10 @@
 """Whether a launch costs more in this process's default stream than in other streams.
 
-On an H200 it does in every other process: 2.0 us where 1.8 are the least, which makes a step of
-ResNet-50 0.6% slower.  Ten processes spread by 0.28% as they come, and by 0.11% without the dear
-ones.  Streams that are made one after the other are alike, some forty at a time.  So many are made,
-some are compared, and all are destroyed: what is measured runs in the default stream, as it does
-for everybody, and who asked for the process takes another if it is one of the expensive ones.
+On an H200 it does in every other process: 2.0 us instead of 1.8, which makes a step of ResNet-50
+0.6% slower.  Ten processes spread by 0.28% as they come, and by 0.11% without the expensive ones.
+Streams made one after another are alike, some forty at a time.  So many are made, some of them are
+compared, and all are destroyed: measurements run in the default stream, as they do for everybody,
+and the runner replaces a process if it is an expensive one.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ LAUNCHES = 200
 """A launch queue holds 1024; more would make the host wait."""
 SHORTEST_HOLD = 200_000
 LONGEST_HOLD = 1 << 30
-"""Cycles; half a second of an H200, ten of a device that counts at 100 MHz."""
+"""Cycles; half a second on an H200, ten on a device that counts at 100 MHz."""
 MADE, EVERY = 192, 8
 
 
 def excess(device: torch.device) -> float | None:
     """Return how much more a launch costs in the default stream than in the cheapest one.
 
-    A fraction, after some 70 ms.  None where nobody takes another process for it: on a CPU, under
-    HIP, whose kinds of processes nobody has measured, and where streams cannot be compared.
+    A fraction, after some 70 ms.  None if processes are not replaced for it: on a CPU, under HIP,
+    where it has not been measured, and if streams cannot be compared.
     """
     if device.type != "cuda" or torch.version.hip is not None:
         return None
     launch, default = LaunchCost(device), torch.cuda.default_stream(device)
     try:
-        with _made(MADE) as streams:
+        with _new_streams(MADE) as streams:
             compared = [default, *streams[::EVERY]]
             costs = _costs(compared, launch)
             cheapest = compared[min(range(1, len(costs)), key=costs.__getitem__)]
-            # Measured anew: the least of many is less than it is by chance alone.
+            # Measured again: by chance, the least of many is less than its true value.
             cost, least = _costs([default, cheapest], launch)
     except (RuntimeError, AttributeError):
         return None
@@ -47,23 +47,23 @@ def excess(device: torch.device) -> float | None:
 class LaunchCost:
     """The device's time for each of a chain of tiny kernels.
 
-    They are queued behind one that holds the device until the last is issued, so that it
-    works at its own pace and not at the host's.
+    They are queued behind one that holds the device until the last is issued, so that it works at
+    its own pace and not at the host's.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Measure on a GPU; takes 128 bytes of it."""
+        """Take a GPU, and 128 bytes of its memory."""
         self._numbers = torch.ones(32, device=device)
         self._hold = SHORTEST_HOLD
 
     def touch(self) -> None:
-        """Do one such kernel in the current stream."""
+        """Run one such kernel in the current stream."""
         self._numbers.add_(0)
 
     def us(self) -> float:
         """Return microseconds per kernel in the current stream.
 
-        Raises RuntimeError where the host is too slow to issue them while the device is held.
+        Raises RuntimeError if the host is too slow to issue them while the device is held.
         """
         self.touch()
         torch.cuda.synchronize()
@@ -84,7 +84,7 @@ class LaunchCost:
 
 
 def _costs(streams: Sequence[torch.cuda.Stream], launch: LaunchCost) -> list[float]:
-    # In a process that has used only one stream yet, launches cost less than they will.
+    # In a process that has used only one stream so far, launches are cheaper than later.
     for stream in streams:
         with torch.cuda.stream(stream):
             launch.touch()
@@ -96,8 +96,8 @@ def _costs(streams: Sequence[torch.cuda.Stream], launch: LaunchCost) -> list[flo
 
 
 @contextlib.contextmanager
-def _made(count: int) -> Iterator[list[torch.cuda.Stream]]:
-    """Lend new streams, and destroy them; torch's own pool holds 32, which all are kept."""
+def _new_streams(count: int) -> Iterator[list[torch.cuda.Stream]]:
+    """Lend new streams, and destroy them afterwards; torch keeps its own pool of 32."""
     runtime = torch.cuda.cudart()
     streams: list[torch.cuda.Stream] = []
     try:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bench_lib.model import UserError
 
 TOP = 10
-"""Kinds of layers that DeepSpeed names at each depth."""
+"""Layers that DeepSpeed lists at each depth."""
 
 
 class NoProfilerError(UserError):
@@ -37,14 +37,14 @@ def profile(
 ) -> str:
     """Profile the forward pass of an uncompiled network's step; returns DeepSpeed's output.
 
-    ``batch`` is (n, ...), as the network takes it.  The network runs on its device, in the mode
-    that it is in and under ``autocast``; ``profile_step`` and ``ranks`` are only printed.  Raises
-    NoProfilerError without DeepSpeed, and whatever network or profiler raise.
+    ``batch`` is (n, ...), as the network takes it.  The network runs on its device, in its current
+    mode and under ``autocast``; ``profile_step`` and ``ranks`` are only printed.  Raises
+    NoProfilerError without DeepSpeed, and whatever the network or the profiler raises.
     """
     profiling = _deepspeed()
     profiler = profiling.FlopsProfiler(network, ds_engine=_engine(ranks, len(batch)))
     fast = torch.backends.mha.get_fastpath_enabled()
-    # The one kernel of ``nn.MultiheadAttention`` for inference has no layers to see.
+    # The single kernel of ``nn.MultiheadAttention`` in inference hides its layers.
     torch.backends.mha.set_fastpath_enabled(False)
     text = io.StringIO()
     try:
@@ -61,17 +61,17 @@ def profile(
 
 
 def _deepspeed() -> Any:
-    """Import the profiler's module, which speaks to standard error, as its logger does later.
+    """Import the profiler's module, whose output goes to standard error, as its logger's does.
 
-    The environment stays as it is: torch would count GPUs another way, here and in every process
-    started later.
+    The environment is restored: torch would count GPUs another way, here and in every process that
+    is started later.
     """
     before = dict(os.environ)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
             warnings.simplefilter("ignore")
             return importlib.import_module("deepspeed.profiling.flops_profiler.profiler")
-    except Exception as error:  # looking for compilers, its import has errors of its own
+    except Exception as error:  # its import looks for compilers, and may fail in many ways
         raise NoProfilerError(
             f"DeepSpeed's profiler cannot be imported ({error}); pip install deepspeed"
         ) from error
@@ -82,7 +82,7 @@ def _deepspeed() -> Any:
 
 
 def _engine(ranks: int, images: int) -> Any:
-    """Return the attributes that the profiler prints of DeepSpeed's training engine."""
+    """Return those attributes of DeepSpeed's training engine that the profiler prints."""
     return SimpleNamespace(
         world_size=ranks,
         dp_world_size=ranks,

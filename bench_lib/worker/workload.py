@@ -1,4 +1,4 @@
-"""The type of a workload: a step, its device, and figures that are known without running it."""
+"""The type of a workload: a step, its setting, and figures that are known without running it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class UnsupportedError(Exception):
 
 
 def skip_where(error: RuntimeError, signs: Sequence[str], who: str) -> None:
-    """Raise UnsupportedError where an error of a call says that ``who`` has no such call here."""
-    words = str(error).partition("\n")[0]
-    if isinstance(error, NotImplementedError) or any(s.lower() in words.lower() for s in signs):
-        raise UnsupportedError(f"{who} cannot: {words}") from error
+    """Raise UnsupportedError if an error shows, by one of ``signs``, that ``who`` lacks a call."""
+    message = str(error).partition("\n")[0]
+    if isinstance(error, NotImplementedError) or any(s.lower() in message.lower() for s in signs):
+        raise UnsupportedError(f"{who} cannot: {message}") from error
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def _nothing() -> None:
 
 @dataclass
 class Workload:
-    """A step and its figures without running it."""
+    """A step and its figures."""
 
     step: Callable[[], object]
     """Does one iteration; issues work to the device and does not wait for it."""
@@ -59,26 +59,26 @@ class Workload:
     first_step_done: Callable[[], None] = _nothing
     """Called once after the first step has ended on the device."""
     steps: int | None = None
-    """How many steps the measured stretch has, where the work has an end of its own."""
+    """Steps of the measured stretch, if the work has an end of its own."""
     rewind: Callable[[], None] = _nothing
-    """Called just before the measured stretch; takes back what warming up has changed."""
+    """Called just before the measured stretch; undoes the changes of the warm-up."""
     portions: dict[str, Callable[[], object]] = field(default_factory=dict)
-    """Parts of a step, by name; done in order they are one."""
+    """Parts of a step, by name; in order they make one step."""
     waits: tuple[str, ...] = ("backward",)
     """Parts in which one of several ranks waits for the others."""
     fed_by_host: bool = False
-    """Whether the host makes every step's input, and the device is there to wait for it."""
+    """Whether the host makes every step's input, so that the device has to wait for it."""
     documents: Callable[[], list[str]] | None = None
-    """Called after measuring; as ``Measurement.documents``, of steps that are programs."""
+    """Called after measuring; as ``Measurement.documents``, for steps that are programs."""
     training: Callable[[], Training | None] = _nothing
     """Called after measuring; the training's results in the measured stretch."""
     close: Callable[[], None] = _nothing
-    """Called in the end, whatever happened; ends what the workload has started."""
+    """Called at the end, whatever happened; ends what the workload has started."""
     numerics: Callable[[], Numerics | None] = _nothing
     """Called last; may free what the step needs."""
     loss: Callable[[], Tensor | None] = _nothing
-    """The loss of the step before, on the device; in inference that of an answer asked for now."""
+    """The loss of the previous step, on the device; in inference, that of a new answer."""
     layers: Callable[[], tuple[nn.Module, Tensor] | None] = _nothing
-    """The network that the step runs, uncompiled and with its weights as they are, and its input;
-    to be asked before ``numerics``."""
+    """The step's network, not compiled and with its current weights, and its input; called before
+    ``numerics``."""
     warnings: list[str] = field(default_factory=list)

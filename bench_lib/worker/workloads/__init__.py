@@ -32,8 +32,8 @@ NAMED = {
 def build(case: Case, setting: Setting) -> Workload:
     """Build the case's workload on the setting's device.
 
-    Raises UnsupportedError where device or torch cannot do it, LookupError or ImportError for a
-    workload that does not exist, and TypeError where its factory returns no step.
+    Raises UnsupportedError if the device or torch cannot do it, LookupError or ImportError for a
+    workload that does not exist, and TypeError if its factory returns no step.
     """
     built: Any = _factory(case.workload)(setting, **_params(case, setting))
     if isinstance(built, Workload):
@@ -47,15 +47,15 @@ def build(case: Case, setting: Setting) -> Workload:
 
 
 def _params(case: Case, setting: Setting) -> dict[str, Any]:
-    """Return the factory's arguments: of a batch that the ranks share, this rank's part."""
+    """Return the factory's arguments; if the ranks share a batch, with this rank's part."""
     if not case.launch.strong:
         return case.params
     return {**case.params, "batch_size": int(case.params["batch_size"]) // setting.ranks}
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    module, found, attribute = NAMED.get(name, name).partition(":")
-    if not found:
+    module, colon, attribute = NAMED.get(name, name).partition(":")
+    if not colon:
         raise LookupError(
             f"no workload {name!r}; choose from {', '.join(NAMED)}, or package.module:factory"
         )

@@ -36,7 +36,7 @@ def create(name: str, about: DataSet, image_size: int) -> nn.Module:
 
 
 def _cnn(about: DataSet, image_size: int) -> nn.Sequential:
-    """Construct the network of PyTorch's MNIST example, for images of 6 pixels a side or more.
+    """Construct the network of PyTorch's MNIST example, for images of 6 by 6 pixels or more.
 
     Two convolutions, a pooling, two linear layers and dropout between them; 1,199,882 weights
     at 28 pixels and 10 classes.
@@ -60,7 +60,7 @@ def _cnn(about: DataSet, image_size: int) -> nn.Sequential:
 def _swin_v2_t(classes: int) -> nn.Module:
     """Construct SwinV2-T as Hugging Face's Swinv2Config has it.
 
-    Its window is 7, where torchvision's swin_v2_t has 8; a stage of fewer patches than a window
+    Its window is 7, while torchvision's swin_v2_t has 8; a stage with fewer patches than a window
     is padded here and not there, which is more work on the same weights.
     """
     network: nn.Module = SwinTransformer(
@@ -84,15 +84,15 @@ def _swin_v2_t(classes: int) -> nn.Module:
 class Transforms:
     """torchvision's transforms of a data set, for one image and for a batch of them.
 
-    They take an image of PIL, or bytes (n, channels, height, width), and give FP32 from 0 to 1,
-    (channels, side, side) or (n, channels, side, side).  Of a batch all images share what is drawn
-    at random: what is measured is the work, which is the same.
+    They take a PIL image, or bytes (n, channels, height, width), and return FP32 from 0 to 1,
+    (channels, side, side) or (n, channels, side, side).  All images of a batch share the random
+    parameters: the work, which is measured, is the same.
     """
 
     augment: Callable[[Any], Tensor]
-    """Of what is learnt from."""
+    """For training images."""
     plain: Callable[[Any], Tensor]
-    """Of what is tested on."""
+    """For test images."""
 
 
 def transforms_of(dataset: str, side: int) -> Transforms:
@@ -111,5 +111,5 @@ def transforms_of(dataset: str, side: int) -> Transforms:
     return Transforms(_composed(v2.RandomHorizontalFlip(), crop, jitter), _composed(resize))
 
 
-def _composed(*after: Any) -> Any:
-    return v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), *after])
+def _composed(*transforms: Any) -> Any:
+    return v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), *transforms])

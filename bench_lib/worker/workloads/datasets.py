@@ -1,7 +1,7 @@
 """Training images: CIFAR-100, CIFAR-10 and MNIST, from files or generated.
 
 Generated sets have the shapes, types and sizes of the real set and can be learnt: each class is a
-smooth pattern, and each image that pattern under noise.
+smooth pattern, and each image is its pattern with noise.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bench_lib.worker.workload import UnsupportedError
 FOLDER_VARIABLE = "BENCH_LIB_DATA"
 """Names the folder that data sets are in, as torchvision lays them out."""
 COARSE = 4
-"""Points on a side that a class's pattern is drawn through."""
+"""Points per side from which a class's pattern is interpolated."""
 
 
 class DataError(ValueError):
-    """The files of a data set are wrong; names the folder."""
+    """The files of a data set are missing or wrong; names the folder."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Split:
     """(images,): the number of each one's class."""
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """Return the number of images."""
         return len(self.targets)
 
 
@@ -53,10 +53,9 @@ class Data:
 
 
 def load(name: str, source: str) -> Data:
-    """Return a data set; a process keeps the last two.
+    """Return a data set; a process caches the last two.
 
-    Raises DataError for files that are missing or broken, UnsupportedError where no folder is
-    named.
+    Raises DataError for files that are missing or broken, UnsupportedError if no folder is named.
     """
     if source == "generated":
         return generated(name)
@@ -72,12 +71,12 @@ def generated(name: str) -> Data:
     about = DATASETS[name]
     patterns = _patterns(about)
     random = np.random.default_rng(SEED)
-    train, test = (_drawn(about, patterns, n, random) for n in (about.train, about.test))
+    train, test = (_generated_split(about, patterns, n, random) for n in (about.train, about.test))
     return Data(train, test)
 
 
 def _patterns(about: DataSet) -> NDArray[np.uint8]:
-    """Return a smooth pattern for each class, which leaves room for noise."""
+    """Return a smooth pattern for each class, with headroom for noise."""
     generator = torch.Generator().manual_seed(SEED)
     coarse = torch.rand(about.classes, about.channels, COARSE, COARSE, generator=generator)
     fine = functional.interpolate(coarse, size=about.side, mode="bilinear", align_corners=False)
@@ -85,7 +84,7 @@ def _patterns(about: DataSet) -> NDArray[np.uint8]:
     return patterns
 
 
-def _drawn(
+def _generated_split(
     about: DataSet, patterns: NDArray[np.uint8], n: int, random: np.random.Generator
 ) -> Split:
     targets = random.permutation(np.arange(n, dtype=np.int64) % about.classes)
@@ -98,7 +97,7 @@ def _drawn(
 
 @functools.lru_cache(maxsize=2)
 def from_files(name: str, folder: Path) -> Data:
-    """Return what torchvision finds in a folder; raises DataError for files missing or broken."""
+    """Return a folder's data set; raises DataError for files that are missing or broken."""
     about, kind = DATASETS[name], _torchvision(name)
     try:
         train, test = (_split(kind(folder, train=of_train), about) for of_train in (True, False))

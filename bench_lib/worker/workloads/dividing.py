@@ -13,10 +13,10 @@ from bench_lib.worker.workloads.compilation import arguments_of
 
 
 class FullyShard:
-    """FSDP2: no rank ever holds all of a network.  Blocks are compiled before they are divided.
+    """FSDP2: no rank ever holds a whole network.  Blocks are compiled before they are sharded.
 
-    Under ``amp-bf16`` weights are kept in FP32, gathered in bf16, and gradients are averaged in
-    FP32.
+    Under ``amp-bf16`` weights are stored in FP32 and gathered in bf16, and gradients are averaged
+    in FP32.
     """
 
     def __init__(self, precision: str, compile_mode: str, setting: Setting) -> None:
@@ -34,13 +34,13 @@ class FullyShard:
         """Compile a block just built, if the case says so, and keep this rank's part of it."""
         if self._mode != "eager":
             block.compile(**arguments_of(self._mode, ""))
-        self._divide(block)
+        self._shard(block)
 
     def rest(self, network: Any) -> None:
         """Keep this rank's part of embeddings, norm and head."""
-        self._divide(network)
+        self._shard(network)
 
-    def _divide(self, part: nn.Module) -> None:
+    def _shard(self, part: nn.Module) -> None:
         from torch.distributed.fsdp import fully_shard
 
         fully_shard(part, mesh=self._mesh, mp_policy=self._policy)

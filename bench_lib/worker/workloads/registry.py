@@ -16,7 +16,7 @@ from torchvision import models
 from torchvision.models import segmentation
 
 WITHOUT_HEAD = "inception_v3_no_aux"
-"""torchvision's ``inception_v3`` without its auxiliary head, which answers once in training too."""
+"""torchvision's ``inception_v3`` without its auxiliary head: one output, in training too."""
 ROCM_NAMES: dict[str, str] = {
     "SqueezeNet": "squeezenet1_0",
     "SqueezeNet1.1": "squeezenet1_1",
@@ -29,9 +29,9 @@ ROCM_NAMES: dict[str, str] = {
     "shufflenet_v2_x15": "shufflenet_v2_x1_5",
     "shufflenet_v2_x20": "shufflenet_v2_x2_0",
 }
-"""Names that ROCm/pytorch-micro-benchmarking gives to networks, and ours for the same.
+"""Names of ROCm/pytorch-micro-benchmarking for networks, and ours for the same ones.
 
-All its other names are ours too, but for two that torchvision lacks: ``xception``, and
+All its other names are ours too, except two that torchvision lacks: ``xception``, and
 ``shufflenet``, which cannot be built under Python 3 there either.  Its ``inception_v3``, a name
 that we have as well, has no auxiliary head; its ``shufflenet_v2`` is torchvision's 1x without the
 batch norm and ReLU after the last convolution.
@@ -58,15 +58,15 @@ def networks() -> dict[str, Network]:
     belong to fine-tunings at a higher resolution, which need other constructor arguments
     (vit_b_16 at 384, regnet_y_16gf at 384).
     """
-    found = {}
+    by_name = {}
     for kind, module in (("classification", models), ("segmentation", segmentation)):
         for name in models.list_models(module=module):
             weights = list(models.get_model_weights(name))
             sizes = [_crop(weight.transforms()) for weight in weights]
             outputs = len(weights[0].meta["categories"])
-            found[name] = Network(kind, min(sizes), outputs)
-    found[WITHOUT_HEAD] = found["inception_v3"]
-    return found
+            by_name[name] = Network(kind, min(sizes), outputs)
+    by_name[WITHOUT_HEAD] = by_name["inception_v3"]
+    return by_name
 
 
 def _crop(transform: Any) -> int:
@@ -84,21 +84,20 @@ def create(name: str, image_size: int, **arguments: Any) -> nn.Module:
     """Construct a network with random weights for square inputs of ``image_size`` pixels.
 
     ``arguments`` are torchvision's own for its networks, such as ``num_classes``.
-    Raises ValueError for an unknown name, and whatever torchvision raises for a size that the
-    network cannot take.
+    Raises ValueError for an unknown name, and whatever torchvision raises for an invalid size.
     """
-    known = networks().get(name)
-    if known is None:
+    network = networks().get(name)
+    if network is None:
         raise ValueError(f"torchvision {torchvision.__version__} has no network {name!r}")
     if name == WITHOUT_HEAD:
         name, arguments["aux_logits"] = "inception_v3", False
     arguments["weights"] = None
-    if known.kind == "segmentation":
+    if network.kind == "segmentation":
         arguments["weights_backbone"] = None
     if name in ("googlenet", "inception_v3"):
-        # Their own initialisation draws from a truncated normal, which takes seconds.
+        # Their own initialisation draws truncated normal numbers, which takes seconds.
         arguments["init_weights"] = False
-    if image_size != known.image_size:
+    if image_size != network.image_size:
         if name.startswith("vit_"):
             arguments["image_size"] = image_size
         elif name.startswith("maxvit_"):
@@ -109,8 +108,8 @@ def create(name: str, image_size: int, **arguments: Any) -> nn.Module:
 class _Weightless(TorchFunctionMode):
     """Allocates on the meta device, where tensors have shapes but no contents.
 
-    Only ``torch.empty``, with which layers allocate their weights: RegNet's constructor
-    computes its widths with tensors, and needs their contents.
+    Only ``torch.empty`` does, which layers use for their weights: RegNet's constructor computes its
+    widths with tensors, and needs their contents.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

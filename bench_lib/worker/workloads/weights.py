@@ -1,4 +1,4 @@
-"""Weights of fresh networks: random but well behaved, and quantized where asked."""
+"""Weights of fresh networks: random but well behaved, and quantized if requested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench_lib.worker.workload import UnsupportedError
 
 
 def settle(model: nn.Module, images: Tensor) -> None:
-    """Have a fresh network answer like a trained one; it is in training mode afterwards.
+    """Make a fresh network answer like a trained one; it is in training mode afterwards.
 
     Images are (n, channels, height, width).
     """
@@ -21,7 +21,7 @@ def settle(model: nn.Module, images: Tensor) -> None:
 
 
 def _fill_zero_weights(model: nn.Module) -> None:
-    """Give layers that start at zero some weights: ViT's head would answer zero to anything."""
+    """Give zero-initialised layers random weights: ViT's head would always answer zero."""
     for weight in model.parameters():
         if weight.ndim > 1 and not weight.detach().any():
             nn.init.normal_(weight, std=0.02)
@@ -30,9 +30,9 @@ def _fill_zero_weights(model: nn.Module) -> None:
 def _calibrate(model: nn.Module, images: Tensor) -> None:
     """Fit the running statistics of batch norms to the input.
 
-    With the statistics of a fresh network (mean 0, variance 1) activations double from
-    block to block and overflow in fp16, and a GPU is faster on overflowed data than on
-    real data; after this they look like a trained network's.
+    With the statistics of a fresh network (mean 0, variance 1) activations double from block to
+    block and overflow in fp16, and a GPU is faster on overflowed data than on real data; calibrated
+    activations look like a trained network's.
     """
     norms = batch_norms(model)
     if not norms:
@@ -53,7 +53,7 @@ def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
 
 
 def stored(model: nn.Module, precision: str, dtype: torch.dtype) -> nn.Module:
-    """Return the network with its weights in ``dtype``; ``fp16-bn32`` spares batch norms."""
+    """Return the network with its weights in ``dtype``; ``fp16-bn32`` exempts batch norms."""
     model = model.to(dtype)
     if precision == "fp16-bn32":
         for norm in batch_norms(model):
@@ -62,10 +62,10 @@ def stored(model: nn.Module, precision: str, dtype: torch.dtype) -> nn.Module:
 
 
 def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) -> list[str]:
-    """Have torchao quantize linear layers as one of ``QUANTIZED`` says, inputs as they come.
+    """Have torchao quantize linear layers to one of ``QUANTIZED``, and inputs dynamically.
 
-    With a ``part`` given, those in it alone.  Returns what of the network stays as it was; raises
-    UnsupportedError without a torchao that fits this torch, and where the device has no such
+    If a ``part`` is given, only the layers in it.  Returns warnings about what is not quantized;
+    raises UnsupportedError without a torchao that fits this torch, or if the device has no such
     arithmetic.
     """
     try:
@@ -95,29 +95,29 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
         "fp8-rows": partial(products, granularity=PerRow()),
     }[precision]
     try:
-        # Else it sets options of the compiler for all cases that follow in this process.
+        # By default it sets options of the compiler for all later cases of this process.
         quantize_(part, config(set_inductor_config=False))
-    except (AssertionError, NotImplementedError) as error:  # so torchao refuses a device
+    except (AssertionError, NotImplementedError) as error:  # how torchao rejects a device
         raise UnsupportedError(f"torchao has no {precision} here: {error}") from error
     layers = "1 linear layer" if len(linear) == 1 else f"{len(linear)} linear layers"
-    kept = precision.partition("-")[0].upper()
-    return [f"{kept} in {layers} with {share:.0%} of the weights; the rest is bf16"]
+    number_format = precision.partition("-")[0].upper()
+    return [f"{number_format} in {layers} with {share:.0%} of the weights; the rest is bf16"]
 
 
 def linear_layers(model: nn.Module) -> list[nn.Linear]:
     """Return the layers that torchao quantizes.
 
-    Those of ``nn.MultiheadAttention`` are none: it uses the weights without calling a layer.
+    Those of ``nn.MultiheadAttention`` are exempt: it uses the weights without calling a layer.
     """
-    spared = NonDynamicallyQuantizableLinear
+    exempt = NonDynamicallyQuantizableLinear
     layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    return [m for m in layers if not isinstance(m, spared)]
+    return [m for m in layers if not isinstance(m, exempt)]
 
 
 def stored_bytes(weight: Tensor) -> int:
     """Return the bytes that a weight of any shape takes on this rank.
 
-    A quantized one has parts, and its shape's dtype; this rank has a part of a divided one.
+    A quantized weight has inner tensors, which count; of a sharded one, this rank's part counts.
     """
     flatten = getattr(weight, "__tensor_flatten__", None)
     if flatten is None:
