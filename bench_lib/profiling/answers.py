@@ -34,8 +34,8 @@ FEWEST_CALLS = 5
 """Minimum number of a kernel's calls for a meaningful spread."""
 SLOWED = 1.1
 """Profiled over unprofiled step time; above this, host times are not interpreted."""
-DEVICE_TOLD = "what the device did is told; the host's is not read"
-HOST_TOLD = "the profiler's own time is in the operations'; without it each is shorter"
+DEVICE_ONLY = "what the device did is told; the host's is not read"
+HOST_SLOWED = "the profiler's own time is in the operations'; without it each is shorter"
 UNREAD = "not read: the profiler itself slows the host, and without it this is less"
 
 COPY = "Memcpy "
@@ -76,7 +76,7 @@ def of_trace(trace: Trace, cost: Cost | None = None) -> list[StepAnswer]:
     """
     high = cost if cost is not None and cost.is_high else None
     answers = [
-        *_cost(high, HOST_TOLD if trace.busy is None else DEVICE_TOLD),
+        *_cost(high, HOST_SLOWED if trace.busy is None else DEVICE_ONLY),
         *_operations(trace),
         *_convolutions(trace),
         *_of_the_host(_ratio(trace), high),
@@ -110,11 +110,11 @@ def of_kernels(
 
 def _cost(high: Cost | None, reading: str) -> Iterator[StepAnswer]:
     if high is not None:
-        words = (
+        text = (
             f"{seconds(high.plain_s)} without the profiler, {seconds(high.profiled_s)} with it, "
             f"{high.profiled_s / high.plain_s:.3g} times"
         )
-        yield StepAnswer("time of a step", words, reading)
+        yield StepAnswer("time of a step", text, reading)
 
 
 def _of_the_host(answers: Iterable[StepAnswer], high: Cost | None) -> Iterator[StepAnswer]:
@@ -125,13 +125,13 @@ def _of_the_host(answers: Iterable[StepAnswer], high: Cost | None) -> Iterator[S
 
 def _operations(trace: Trace) -> Iterator[StepAnswer]:
     """Answer which of torch's operations take the most device time; without a device, CPU time."""
-    whole = sum(operation.total_s for operation in trace.operations)
+    all_s = sum(operation.total_s for operation in trace.operations)
     top = trace.operations[:TOP]
-    if top and whole:
-        words = "; ".join(
-            f"{_name(o)} {seconds(o.total_s / trace.steps)} ({o.total_s / whole:.0%})" for o in top
+    if top and all_s:
+        text = "; ".join(
+            f"{_name(o)} {seconds(o.total_s / trace.steps)} ({o.total_s / all_s:.0%})" for o in top
         )
-        yield StepAnswer("slowest operations", words)
+        yield StepAnswer("slowest operations", text)
 
 
 def _name(operation: Kernel) -> str:
@@ -149,11 +149,11 @@ def _convolutions(trace: Trace) -> Iterator[StepAnswer]:
         reading = "other operations are significant"
     else:
         reading = "convolution leads, and the other operations matter too"
-    whose = "the CPU's" if trace.busy is None else "the device's"
-    words = "none"
+    owner = "the CPU's" if trace.busy is None else "the device's"
+    text = "none"
     if share:
-        words = f"{share:.0%} of {whose} time, {seconds(trace.convolutions_s / trace.steps)} a step"
-    yield StepAnswer("share of convolutions", words, reading)
+        text = f"{share:.0%} of {owner} time, {seconds(trace.convolutions_s / trace.steps)} a step"
+    yield StepAnswer("share of convolutions", text, reading)
 
 
 def _ratio(trace: Trace) -> Iterator[StepAnswer]:
@@ -167,8 +167,8 @@ def _ratio(trace: Trace) -> Iterator[StepAnswer]:
     else:
         reading = "high CPU overhead: a graph, torch.compile or a larger batch would help"
     host, device = trace.host_s / trace.steps, trace.busy.busy_s / trace.steps
-    words = f"{ratio:.2f}: {seconds(host)} on the CPU, {seconds(device)} on the device"
-    yield StepAnswer("CPU time over device time", words, reading)
+    text = f"{ratio:.2f}: {seconds(host)} on the CPU, {seconds(device)} on the device"
+    yield StepAnswer("CPU time over device time", text, reading)
 
 
 # ---- of any profiler's kernels ------------------------------------------------------------------
@@ -191,13 +191,13 @@ def _kernels(
     yield from _varied(calls)
 
 
-def _slowest(kernels: Sequence[Kernel], whole: float) -> Iterator[StepAnswer]:
+def _slowest(kernels: Sequence[Kernel], total_s: float) -> Iterator[StepAnswer]:
     for kernel in _longest(kernels)[:1]:
-        words = (
+        text = (
             f"{short(kernel.name)}: {seconds(kernel.total_s)}, "
-            f"{_share(kernel.total_s, whole)} of the device's time, in {_calls(kernel.calls)}"
+            f"{_share(kernel.total_s, total_s)} of the device's time, in {_calls(kernel.calls)}"
         )
-        yield StepAnswer("slowest kernel", words, f"what it does: {role(kernel.name)}")
+        yield StepAnswer("slowest kernel", text, f"what it does: {role(kernel.name)}")
 
 
 def _launches(kernels: Sequence[Kernel]) -> StepAnswer:
@@ -205,57 +205,55 @@ def _launches(kernels: Sequence[Kernel]) -> StepAnswer:
     mean = sum(kernel.total_s for kernel in kernels) / calls if calls else 0.0
     names = len([kernel for kernel in kernels if kernel.name != REST])
     more = " and others" if names < len(kernels) else ""
-    words = f"{calls:.10g} launches of {names} kernels{more}, {seconds(mean)} each on average"
-    brief = f"short ones, below {seconds(GAP_S)}: fusing them may help"
-    return StepAnswer("launches", words, brief if 0 < mean < GAP_S else "")
+    text = f"{calls:.10g} launches of {names} kernels{more}, {seconds(mean)} each on average"
+    reading = f"short ones, below {seconds(GAP_S)}: fusing them may help"
+    return StepAnswer("launches", text, reading if 0 < mean < GAP_S else "")
 
 
-def _top(kernels: Sequence[Kernel], whole: float) -> Iterator[StepAnswer]:
+def _top(kernels: Sequence[Kernel], total_s: float) -> Iterator[StepAnswer]:
     if top := _longest(kernels)[:TOP]:
-        each = "; ".join(f"{short(k.name)} {_share(k.total_s, whole)}" for k in top)
-        together = _share(sum(kernel.total_s for kernel in top), whole)
-        yield StepAnswer(f"top {len(top)} kernels", f"together {together}: {each}")
+        shares = "; ".join(f"{short(k.name)} {_share(k.total_s, total_s)}" for k in top)
+        together = _share(sum(kernel.total_s for kernel in top), total_s)
+        yield StepAnswer(f"top {len(top)} kernels", f"together {together}: {shares}")
 
 
-def _copied(copies: Sequence[Kernel], whole: float) -> StepAnswer:
+def _copied(copies: Sequence[Kernel], total_s: float) -> StepAnswer:
     question = "memory copies"
     if not copies:
         return StepAnswer(question, "none", "nothing is moved between host and device meanwhile")
-    total = sum(copy.total_s for copy in copies)
+    copied_s = sum(copy.total_s for copy in copies)
     calls = sum(copy.calls for copy in copies)
-    ways = ", ".join(f"{_way(copy.name)} {seconds(copy.total_s)}" for copy in _longest(copies))
-    share = total / whole if whole else 0.0
+    parts = ", ".join(f"{_direction(c.name)} {seconds(c.total_s)}" for c in _longest(copies))
+    share = copied_s / total_s if total_s else 0.0
     if share > MANY_COPIES:
         reading = "a bottleneck: pinned memory, and copies beside kernels, would help"
     elif share < FEW_COPIES:
         reading = "efficient: kernels take the time"
     else:
         reading = "worth a look, and no bottleneck yet"
-    words = f"{calls:.10g}, {seconds(total)}, {_share(total, whole)}: {ways}"
-    return StepAnswer(question, words, reading)
+    text = f"{calls:.10g}, {seconds(copied_s)}, {_share(copied_s, total_s)}: {parts}"
+    return StepAnswer(question, text, reading)
 
 
-def _way(name: str) -> str:
+def _direction(name: str) -> str:
     """Return a copy's direction, ``HtoD (Pinned -> Device)``, or the kernel that copies."""
     return name.removeprefix(COPY) if name.startswith(COPY) else short(name)
 
 
 def _varied(calls: Sequence[KernelCall]) -> Iterator[StepAnswer]:
     """Answer how much the durations of a kernel's calls vary."""
-    times: dict[str, list[float]] = {}
+    durations: dict[str, list[float]] = {}
     for call in calls:
         if not call.name.startswith((COPY, "Memset ")):
-            times.setdefault(call.name, []).append(call.end_s - call.begin_s)
-    frequent = {n: each for n, each in times.items() if len(each) >= FEWEST_CALLS and any(each)}
+            durations.setdefault(call.name, []).append(call.end_s - call.begin_s)
+    frequent = {n: d for n, d in durations.items() if len(d) >= FEWEST_CALLS and any(d)}
     if not frequent:
         return
-    spread = {
-        name: statistics.pstdev(each) / statistics.fmean(each) for name, each in frequent.items()
-    }
-    # Weighted by time, so that the answer is not a tiny kernel that varies.
+    spread = {n: statistics.pstdev(d) / statistics.fmean(d) for n, d in frequent.items()}
+    # Weighted by time, so that the answer is not a tiny kernel.
     worst = max(frequent, key=lambda name: spread[name] * sum(frequent[name]))
     times_s = frequent[worst]
-    words = (
+    text = (
         f"{short(worst)} varies most in all: {seconds(min(times_s))} to {seconds(max(times_s))}, "
         f"standard deviation {spread[worst]:.0%} of its mean over {_calls(len(times_s))}"
     )
@@ -263,22 +261,22 @@ def _varied(calls: Sequence[KernelCall]) -> Iterator[StepAnswer]:
         reading = "varied: other shapes, other work beside it, autotuning or a clock that moves"
     else:
         reading = "consistent"
-    yield StepAnswer("kernel durations", words, reading)
+    yield StepAnswer("kernel durations", text, reading)
 
 
 def _idle(busy: Busy, steps: int) -> Iterator[StepAnswer]:
     """Answer how long the device was idle between the first kernel and the last."""
-    words = (
+    text = (
         f"{busy.idle_share:.1%} of the time from the first kernel to the last, "
         f"{seconds(busy.idle_s / steps)} a step, in {busy.pauses / steps:.4g} pauses a step, "
         f"{busy.long_pauses / steps:.4g} of them above {seconds(GAP_S)}"
     )
     if busy.longest is not None:
         before, after = busy.longest
-        by = f", launched by {after.operation}" if after.operation else ""
-        words += (
+        launcher = f", launched by {after.operation}" if after.operation else ""
+        text += (
             f"; the longest, {seconds(after.begin_s - before.end_s)}, between "
-            f"{short(before.name)} and {short(after.name)}{by}"
+            f"{short(before.name)} and {short(after.name)}{launcher}"
         )
     reading = "the device is fed"
     if busy.idle_share > MUCH_IDLE:
@@ -288,7 +286,7 @@ def _idle(busy: Busy, steps: int) -> Iterator[StepAnswer]:
         )
     elif busy.long_pauses:
         reading = "the device is fed but for some pauses"
-    yield StepAnswer("idle time", words, reading)
+    yield StepAnswer("idle time", text, reading)
 
 
 def _longest(kernels: Iterable[Kernel]) -> list[Kernel]:
@@ -296,8 +294,8 @@ def _longest(kernels: Iterable[Kernel]) -> list[Kernel]:
     return sorted(named, key=lambda kernel: -kernel.total_s)
 
 
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f}%" if whole else "0.0%"
+def _share(part: float, total: float) -> str:
+    return f"{100 * part / total:.1f}%" if total else "0.0%"
 
 
 def _calls(number: float) -> str:

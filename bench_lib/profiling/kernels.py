@@ -90,7 +90,7 @@ class Diff:
     before_s: float
     after_s: float
     what: str = KERNELS
-    """``kernels``, or ``operations`` where the host is the device."""
+    """``kernels``, or ``operations`` if the host is the device."""
 
     @property
     def delta_s(self) -> float:
@@ -101,14 +101,14 @@ class Diff:
 def diff(before: KernelTable, after: KernelTable) -> Diff:
     """Match the kernels of two profiles and return what changed.
 
-    A family with the same names on both sides is matched by name, any other as a whole: other
-    tiles move calls between names, and compilers renumber kernels.  The remaining kernels are
-    matched by name and purpose, then by the work that they do.
+    A family with the same names on both sides is matched by name, any other as a whole, because
+    other tiles move calls between names, and compilers renumber kernels.  The remaining kernels
+    are matched by name and purpose, then by the work that they do.
     """
     old, new = _by_name(before.kernels), _by_name(after.kernels)
     changes = list[KernelDifference]()
-    for one, other in _matched(old, new, lambda name: name if name == REST else family(name)):
-        changes += _of_family(one, other)
+    for pair in _matched(old, new, lambda name: name if name == REST else family(name)):
+        changes += _of_family(*pair)
     for key in (called, work):
         changes += [_change(*pair) for pair in _matched(old, new, key)]
     changes += [KernelDifference(role(kernel.name), kernel, None) for kernel in old.values()]
@@ -157,9 +157,9 @@ def _matched(
     ]
 
 
-def _grouped(side: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
-    for name in side:
+    for name in names:
         groups.setdefault(key(name), []).append(name)
     return groups
 
@@ -208,8 +208,8 @@ class RoleChange:
             return f"{self._kind} {named}".strip()
         before = sum(_total(change.before) for change in self.changes)
         after = sum(_total(change.after) for change in self.changes)
-        along = sum(change.delta_s * self.delta_s > 0 for change in self.changes) - 1
-        more = f"; {along} more" if along else ""
+        others = sum(change.delta_s * self.delta_s > 0 for change in self.changes) - 1
+        more = f"; {others} more" if others else ""
         total = f"{self._kind or OTHERS} {_span(before, after)}"
         return f"{total} (most: {named}{more})"
 
@@ -227,10 +227,10 @@ def _in_words(change: KernelDifference) -> str:
     calls = _calls(after)
     if round(before.calls) != round(after.calls):
         calls = f", {before.calls:.4g} → {after.calls:.4g} calls"
-    return f"{change.name} {_span(before.total_s, after.total_s)}{calls}{_taken(before, after)}"
+    return f"{change.name} {_span(before.total_s, after.total_s)}{calls}{_resources(before, after)}"
 
 
-def _taken(before: Kernel, after: Kernel) -> str:
+def _resources(before: Kernel, after: Kernel) -> str:
     """Name the resources whose use changed: ``, scratch 0 → 24``."""
     changes = [
         f", {name} {before.resources[name]} → {now}"
@@ -244,54 +244,54 @@ def _span(before: float, after: float) -> str:
     return f"{seconds(before)} → {seconds(after)}"
 
 
-def causes(found: Diff) -> list[RoleChange]:
+def causes(profiles: Diff) -> list[RoleChange]:
     """Return the change by role; those that contribute most to the total change come first."""
-    way = -1 if found.delta_s < 0 else 1
+    sign = -1 if profiles.delta_s < 0 else 1
     by_role: dict[str, list[KernelDifference]] = {}
-    for change in found.changes:
+    for change in profiles.changes:
         by_role.setdefault(change.role, []).append(change)
     parts = [_cause(name, changes) for name, changes in by_role.items()]
-    return sorted(parts, key=lambda cause: -way * cause.delta_s)
+    return sorted(parts, key=lambda cause: -sign * cause.delta_s)
 
 
 def _cause(name: str, changes: list[KernelDifference]) -> RoleChange:
-    way = -1 if sum(change.delta_s for change in changes) < 0 else 1
-    return RoleChange(name, sorted(changes, key=lambda change: -way * change.delta_s))
+    sign = -1 if sum(change.delta_s for change in changes) < 0 else 1
+    return RoleChange(name, sorted(changes, key=lambda change: -sign * change.delta_s))
 
 
-def reason(found: Diff, step_delta_s: float | None = None) -> str:
+def reason(profiles: Diff, step_delta_s: float | None = None) -> str:
     """Explain in a sentence why a step is slower or faster.
 
     ``step_delta_s`` is the whole step's extra time in seconds.  If the kernels explain less than
     half of it, the sentence says so, unless new or additional calls explain it.
     """
-    if step_delta_s is not None and _explains_little(found, step_delta_s):
-        if anew := _called_anew(found, step_delta_s):
-            words = f"+{seconds(_sum(anew))} in {found.what} called anew or more often: "
-            return words + "; ".join(_in_words(change) for change in anew[:MOST])
-        rest = seconds(step_delta_s - max(0.0, found.delta_s))
+    if step_delta_s is not None and _explains_little(profiles, step_delta_s):
+        if added := _added_calls(profiles, step_delta_s):
+            sentence = f"+{seconds(_sum(added))} in {profiles.what} called anew or more often: "
+            return sentence + "; ".join(_in_words(change) for change in added[:MOST])
+        rest = seconds(step_delta_s - max(0.0, profiles.delta_s))
         where = "outside torch's operations"
-        if found.what == KERNELS:
+        if profiles.what == KERNELS:
             where = "between the kernels (launches, waiting)"
-        words = f"{rest} of the {seconds(step_delta_s)} more lie {where}"
-        more = reason(found) if found.delta_s > NEGLIGIBLE * step_delta_s else ""
-        return f"{words}; {more}" if more else words
-    if not found.changes or abs(found.delta_s) < 1e-9:
-        return f"the {found.what} take as long as before, {seconds(found.after_s)} a step"
-    if (alike := _alike(found)) is not None:
+        sentence = f"{rest} of the {seconds(step_delta_s)} more lie {where}"
+        more = reason(profiles) if profiles.delta_s > NEGLIGIBLE * step_delta_s else ""
+        return f"{sentence}; {more}" if more else sentence
+    if not profiles.changes or abs(profiles.delta_s) < 1e-9:
+        return f"the {profiles.what} take as long as before, {seconds(profiles.after_s)} a step"
+    if (alike := _alike(profiles)) is not None:
         return alike
-    parts, whole = causes(found), abs(found.delta_s)
-    worth = [c for c in parts if c.delta_s * found.delta_s > 0 and abs(c.delta_s) >= WORTH * whole]
-    named = worth[:MOST]
-    sign = "+" if found.delta_s > 0 else "-"
-    words = f"{sign}{seconds(whole)} in {found.what}: " + "; ".join(c.words for c in named)
-    against = [c for c in parts[::-1] if c.delta_s * found.delta_s < 0]
-    if against and sum(abs(c.delta_s) for c in named) > OFFSET * whole:
-        words += f"; against that {against[0].words}"
-    return words
+    parts, total_s = causes(profiles), abs(profiles.delta_s)
+    same_way = [c for c in parts if c.delta_s * profiles.delta_s > 0]
+    named = [c for c in same_way if abs(c.delta_s) >= WORTH * total_s][:MOST]
+    sign = "+" if profiles.delta_s > 0 else "-"
+    sentence = f"{sign}{seconds(total_s)} in {profiles.what}: " + "; ".join(c.words for c in named)
+    opposite = [c for c in parts[::-1] if c.delta_s * profiles.delta_s < 0]
+    if opposite and sum(abs(c.delta_s) for c in named) > OFFSET * total_s:
+        sentence += f"; against that {opposite[0].words}"
+    return sentence
 
 
-def blamed(found: Diff, step_delta_s: float | None = None) -> list[str]:
+def blamed(profiles: Diff, step_delta_s: float | None = None) -> list[str]:
     """Return the causes of a slower step, largest first, worded so that cases can be grouped.
 
     ``step_delta_s`` is as for ``reason``.
@@ -299,53 +299,53 @@ def blamed(found: Diff, step_delta_s: float | None = None) -> list[str]:
     Each is a role, a colon and the kernel: ``GEMM: MT128x128 → MT64x64``.  If all kernels changed
     alike, or they explain less than half, the only entry is a phrase without a colon.
     """
-    is_noise = found.delta_s <= NEGLIGIBLE * NOISE * found.before_s
-    if is_noise or (step_delta_s is not None and _explains_little(found, step_delta_s)):
-        anew = [] if step_delta_s is None else _called_anew(found, step_delta_s)
-        named = [f"{change.role}: {change.name}" for change in anew[:MOST]]
-        return named or [f"outside the {found.what}"]
-    if _alike(found) is not None:
-        return [f"all {found.what} alike"]
-    return [f"{change.role}: {change.name}" for change in _worst(found)]
+    is_noise = profiles.delta_s <= NEGLIGIBLE * NOISE * profiles.before_s
+    if is_noise or (step_delta_s is not None and _explains_little(profiles, step_delta_s)):
+        added = [] if step_delta_s is None else _added_calls(profiles, step_delta_s)
+        named = [f"{change.role}: {change.name}" for change in added[:MOST]]
+        return named or [f"outside the {profiles.what}"]
+    if _alike(profiles) is not None:
+        return [f"all {profiles.what} alike"]
+    return [f"{change.role}: {change.name}" for change in _worst(profiles)]
 
 
-def libraries(found: Diff, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+def libraries(profiles: Diff, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     """Name the libraries of the kernels that made a step slower, with both versions of each.
 
     ``old`` and ``new`` map software to versions.  Empty if no kernel's library is known.
     """
     named = {}
-    for change in _worst(found):
+    for change in _worst(profiles):
         kernel = change.after or change.before
-        if kernel is not None and (known := library(kernel.name)):
-            named[known[0]] = known[1]
+        if kernel is not None and (origin := library(kernel.name)):
+            named[origin[0]] = origin[1]
     phrases = []
     for label, keys in named.items():
         versions = []
         for key in (key for key in keys if key in old and key in new):
-            same, other = f"{key} is still {new[key]}", f"{key} {old[key]} -> {new[key]}"
-            versions.append(same if old[key] == new[key] else other)
+            same, changed = f"{key} is still {new[key]}", f"{key} {old[key]} -> {new[key]}"
+            versions.append(same if old[key] == new[key] else changed)
         phrases.append(f"{label} ({', '.join(versions)})" if versions else label)
     return f"these kernels are from {' and '.join(phrases)}" if phrases else ""
 
 
-def _worst(found: Diff) -> list[KernelDifference]:
-    return [c for c in found.changes if c.delta_s >= WORTH * found.delta_s > 0][:MOST]
+def _worst(profiles: Diff) -> list[KernelDifference]:
+    return [c for c in profiles.changes if c.delta_s >= WORTH * profiles.delta_s > 0][:MOST]
 
 
-def _explains_little(found: Diff, step_delta_s: float) -> bool:
+def _explains_little(profiles: Diff, step_delta_s: float) -> bool:
     """Whether the kernels explain less than half of a step's extra seconds."""
-    return found.delta_s < step_delta_s / 2
+    return profiles.delta_s < step_delta_s / 2
 
 
-def _called_anew(found: Diff, step_delta_s: float) -> list[KernelDifference]:
+def _added_calls(profiles: Diff, step_delta_s: float) -> list[KernelDifference]:
     """Return kernels that are new or called more often, if they explain half of the extra time.
 
     Other differences between two profiles may be noise; numbers of calls have none.
     """
-    anew = [c for c in found.changes if c.delta_s > 0 and _calls_more(c) > 0]
-    fewer = [c for c in found.changes if c.delta_s < 0 and _calls_more(c) < 0]
-    return anew if _sum(anew) + _sum(fewer) >= step_delta_s / 2 > 0 else []
+    added = [c for c in profiles.changes if c.delta_s > 0 and _calls_more(c) > 0]
+    fewer = [c for c in profiles.changes if c.delta_s < 0 and _calls_more(c) < 0]
+    return added if _sum(added) + _sum(fewer) >= step_delta_s / 2 > 0 else []
 
 
 def _calls_more(change: KernelDifference) -> float:
@@ -358,27 +358,27 @@ def _sum(changes: Iterable[KernelDifference]) -> float:
     return sum(change.delta_s for change in changes)
 
 
-def _alike(found: Diff) -> str | None:
+def _alike(profiles: Diff) -> str | None:
     """Return a sentence if nearly all kernels changed alike, else None."""
     pairs = [
         (c.before, c.after)
-        for c in found.changes
+        for c in profiles.changes
         if c.before and c.after and c.before.total_s and c.before.calls and c.after.calls
     ]
-    if len(pairs) < LEAST_ALIKE or not found.before_s:
+    if len(pairs) < LEAST_ALIKE or not profiles.before_s:
         return None
-    factor = found.after_s / found.before_s
-    away = abs(factor - 1)
-    within = max(away / 4, min(NOISE, 0.75 * away))
+    factor = profiles.after_s / profiles.before_s
+    deviation = abs(factor - 1)
+    tolerance = max(deviation / 4, min(NOISE, 0.75 * deviation))
     ratios = [(b.total_s, a.total_s / b.total_s, a.calls / b.calls) for b, a in pairs]
-    often = [s for s, _, calls in ratios if abs(calls - factor) <= within]
-    if sum(often) >= ALIKE * found.before_s:
-        return f"all {found.what} run {factor:.3g} times as often"
-    alike = [s for s, t, n in ratios if abs(t - factor) <= within and abs(n - 1) <= AS_OFTEN]
-    if sum(alike) >= ALIKE * found.before_s:
-        way = "slower" if factor > 1 else "faster"
-        whose = "the device, and no kernel of it" if found.what == KERNELS else "the CPU"
-        return f"all {found.what} alike are {way}, {signed_percent(factor - 1)}: {whose}"
+    often = [s for s, _, calls in ratios if abs(calls - factor) <= tolerance]
+    if sum(often) >= ALIKE * profiles.before_s:
+        return f"all {profiles.what} run {factor:.3g} times as often"
+    alike = [s for s, t, n in ratios if abs(t - factor) <= tolerance and abs(n - 1) <= AS_OFTEN]
+    if sum(alike) >= ALIKE * profiles.before_s:
+        direction = "slower" if factor > 1 else "faster"
+        cause = "the device, and no kernel of it" if profiles.what == KERNELS else "the CPU"
+        return f"all {profiles.what} alike are {direction}, {signed_percent(factor - 1)}: {cause}"
     return None
 
 
@@ -394,12 +394,12 @@ def table(
     return tidy(KernelTable(source, steps, per_step, None if busy_s is None else busy_s / steps))
 
 
-def tidy(found: KernelTable) -> KernelTable:
+def tidy(raw: KernelTable) -> KernelTable:
     """Return a table with readable names, one entry a name, longest first.
 
     Once it has ``MOST_KERNELS`` entries or ``ENOUGH`` of the time, one entry combines the rest.
     """
-    named = _by_name(replace(kernel, name=readable(kernel.name)) for kernel in found.kernels)
+    named = _by_name(replace(kernel, name=readable(kernel.name)) for kernel in raw.kernels)
     ordered = sorted(named.values(), key=lambda kernel: (-kernel.total_s, kernel.name))
     total_s, covered_s, kept = sum(kernel.total_s for kernel in ordered), 0.0, 0
     while kept < min(len(ordered), MOST_KERNELS) and covered_s < ENOUGH * total_s:
@@ -408,7 +408,7 @@ def tidy(found: KernelTable) -> KernelTable:
     rest = ordered[kept:]
     shown = [*ordered[:kept], *([replace(_merged(rest), name=REST)] if rest else [])]
     return replace(
-        found,
+        raw,
         kernels=[replace(k, calls=round(k.calls, 4), total_s=round(k.total_s, 10)) for k in shown],
-        busy_s=None if found.busy_s is None else round(found.busy_s, 10),
+        busy_s=None if raw.busy_s is None else round(raw.busy_s, 10),
     )

@@ -1,7 +1,7 @@
 """Kernel names: shortened, classified by what the kernel does, and matched across versions.
 
 A new version of a library changes the tiles and template parameters in its kernels' names, or
-takes another kernel for the same work.
+uses another kernel for the same work.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _ALIKE_BY_WORK = {
 
 
 def readable(name: str) -> str:
-    """Return a kernel's name as its source has it: mangled ones demangled, no ``.kd`` behind."""
+    """Return a kernel's name as in its source: demangled, and without ``.kd`` at the end."""
     name = name.removesuffix(".kd").removesuffix(" [clone .kd]").strip()
     if not name.startswith("_Z"):
         return name
@@ -91,12 +91,12 @@ def role(name: str) -> str:
 
     Its own name decides; if that is too general, its template's parameters.
     """
-    plain, inside = _body(name)
-    does = _role(plain)
-    text = " ".join(inside)
-    if does == ELEMENTWISE:
-        return next((move for move, mark in _MOVES if mark in text), does)
-    return does or _role(text) or OTHER
+    plain, parameters = _body(name)
+    own = _role(plain)
+    text = " ".join(parameters)
+    if own == ELEMENTWISE:
+        return next((move for move, mark in _MOVES if mark in text), own)
+    return own or _role(text) or OTHER
 
 
 _LIBRARIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -104,21 +104,21 @@ _LIBRARIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("AOTriton", r"\battn_fwd|\bbwd_(preprocess|kernel_(dk_dv|dq|fuse))", ("aotriton_v2",)),
     ("Inductor", r"\btriton_", ("torch", "triton")),
     ("RCCL or NCCL", r"\bncclDevKernel|\brccl_main_kernel", ("rccl",)),
-    # Of its own in MIOpen's file of it, or compiled into MIOpen and torch.
+    # Either a library that MIOpen loads, or compiled into MIOpen and torch.
     ("CK", r"\bck(?:_tile)?::", ("MIOpenCKGroupedConv", "MIOpen", "torch")),
     ("MIOpen", r"\bmiopen|\bMIOpen|\bigemm_", ("MIOpen",)),
 )
 
 
 def library(name: str) -> tuple[str, Sequence[str]] | None:
-    """Return the library that a kernel is from, and the software whose versions are its own.
+    """Return the library that a kernel is from, and the software whose versions matter to it.
 
-    By the beginnings that the libraries of ROCm and torch give their kernels; None if it has none
-    of them.  The software is named as in an Environment.
+    The library shows in the beginning of the kernel's name; None if that is not known.  The
+    software is named as in an Environment.
     """
     full = readable(name)
-    found = ((label, keys) for label, begin, keys in _LIBRARIES if re.search(begin, full))
-    return next(found, None)
+    matches = ((label, keys) for label, begin, keys in _LIBRARIES if re.search(begin, full))
+    return next(matches, None)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -128,11 +128,11 @@ def is_convolution(name: str) -> bool:
 
 
 def _role(text: str) -> str | None:
-    return next((found for found, pattern in _ROLE_PATTERNS if pattern.search(text)), None)
+    return next((name for name, pattern in _ROLE_PATTERNS if pattern.search(text)), None)
 
 
 def _split(text: str, separator: str = ",") -> list[str]:
-    """Split where no bracket is open."""
+    """Split at separators outside of brackets."""
     parts, depth, begin = [], 0, 0
     for i, letter in enumerate(text):
         if letter in "<([{":
@@ -148,8 +148,8 @@ def _split(text: str, separator: str = ",") -> list[str]:
 def _body(name: str) -> tuple[str, list[str]]:
     """Return a kernel's own name, and its template's parameters.
 
-    Without return type, namespaces and arguments; if the name only says that it is a kernel, that
-    of its first parameter.
+    The name is without return type, namespaces and arguments; if it only says that it is a kernel,
+    it is that of the first parameter.
     """
     name = re.sub(r"\(anonymous namespace\)", "anonymous", readable(name))
     if memory := re.match(r"Mem(?:cpy|set)[ \w]*", name):
@@ -171,7 +171,7 @@ def _body(name: str) -> tuple[str, list[str]]:
     return _body(parts[0]) if plain in NAMELESS and parts else (plain, parts)
 
 
-_DOES = re.compile(
+_OPERATION = re.compile(
     r"CUDAFunctor\w*?_(\w+)<"
     r"|(\w+?)(?:_kernel)?(?:_cuda|_impl)?\(at::TensorIterator"
     r"|\b(?!(?:[AB]?Unary|Binary|Opaque\w*)Functor)(\w+)Functor\b"
@@ -197,24 +197,24 @@ _LONG = (
 
 
 def short(name: str) -> str:
-    """Return a kernel's name as a line of a table can hold it."""
-    plain, inside = _body(name)
+    """Return a kernel's name, short enough for a line of a table."""
+    plain, parameters = _body(name)
     if memory := re.match(r"Memcpy \w+ \((Pageable|Pinned)", name):
         return f"{plain} {memory[1].lower()}"
-    for pattern, enough in _LONG:
+    for pattern, replacement in _LONG:
         if match := re.match(pattern, plain):
             split = re.search(r"segment_k_on|split_k|splitK", plain[match.end() :])
-            plain = match.expand(enough) + (f"_{split[0]}" if split else "")
+            plain = match.expand(replacement) + (f"_{split[0]}" if split else "")
             break
-    text = ", ".join(inside)
+    text = ", ".join(parameters)
     dtype = next((dtype for dtype, pattern in _DTYPES if re.search(pattern, text)), "")
-    return _cut(" ".join(filter(None, (plain, _does(inside), dtype))))
+    return _cut(" ".join(filter(None, (plain, _operation(parameters), dtype))))
 
 
-def _does(inside: Sequence[str]) -> str:
-    """Return what a template is of, such as ``add``; empty where its parameters do not say."""
-    found = [next(filter(None, groups)) for groups in _DOES.findall(", ".join(inside))]
-    return next((word for word in reversed(found) if word not in _VAGUE), "")
+def _operation(parameters: Sequence[str]) -> str:
+    """Return a template's operation, such as ``add``; empty if its parameters name none."""
+    operations = [next(filter(None, g)) for g in _OPERATION.findall(", ".join(parameters))]
+    return next((operation for operation in reversed(operations) if operation not in _VAGUE), "")
 
 
 def _cut(text: str) -> str:
@@ -233,12 +233,12 @@ _ARCHITECTURES = re.compile(r"(?:cutlass_?|sm_?|gfx|gtc)\d*x?\d*_?|ampere_|hoppe
 
 
 def family(name: str) -> str:
-    """Return what stays of a kernel's name where only tiles and template parameters changed."""
-    plain, inside = _body(name)
+    """Return the part of a kernel's name that stays if tiles or template parameters change."""
+    plain, parameters = _body(name)
     for pattern in (r"(Cijk_\w+?)_MT\d", r"(igemm_\w+?)_bx\d"):
         if match := re.match(pattern, plain):
             plain = match[1]
-    kinds = [_kinds(part) for part in inside]
+    kinds = [_kinds(part) for part in parameters]
     plain = _ARCHITECTURES.sub("", _TILES.sub("", plain))
     plain = re.sub(r"_?\d+$", "", plain)
     return " ".join([plain, *filter(None, kinds)])
@@ -255,12 +255,12 @@ def _kinds(part: str) -> str:
 
 
 def called(name: str) -> str:
-    """Return a kernel's own name and its template, whatever its types."""
-    plain, inside = _body(name)
-    return "" if name == REST else f"{re.sub(r'_?[0-9]+$', '', plain)} {_does(inside)}"
+    """Return a kernel's own name and its operation, whatever its types."""
+    plain, parameters = _body(name)
+    return "" if name == REST else f"{re.sub(r'_?[0-9]+$', '', plain)} {_operation(parameters)}"
 
 
 def work(name: str) -> str:
-    """Return what a kernel does where another kernel could do it as well; else nothing."""
-    does = role(name)
-    return does if does in _ALIKE_BY_WORK else ""
+    """Return a kernel's role if kernels of that role can replace each other; else nothing."""
+    kind = role(name)
+    return kind if kind in _ALIKE_BY_WORK else ""

@@ -1,6 +1,6 @@
 """Profile a case on this machine with torch's profiler, or with a vendor's around the worker.
 
-A profiler's output stays in the case's folder, next to ``kernels.json`` (``store``).
+A profiler's output stays in the case's folder, next to ``kernels.json`` (see ``store``).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def with_torch(
     case: Case,
     device: Hardware,
     folder: Path,
-    asked: ProfileRequest,
+    request: ProfileRequest,
     *,
     environment: Mapping[str, str] | None = None,
     say: Say = lambda _line: None,
@@ -76,21 +76,21 @@ def with_torch(
     Raises as ``run_profile`` does, UnprofiledError if no trace is usable, and ProfileError if
     ``kernels.json`` cannot be written.
     """
-    results = run_profile(case, folder, asked, environment=environment, say=say)
+    results = run_profile(case, folder, request, environment=environment, say=say)
     problems = [problem for result in results for problem in result.problems]
-    seen = []
+    ranks = []
     for result in results:
         label = f"rank {result.rank}" if len(results) > 1 else ""
         say(f"read the trace{label and f' of {label}'}")
         try:
-            seen.append(_in_trace(result, label, folder, device))
+            ranks.append(_in_trace(result, label, folder, device))
         except traces.TraceError as error:
             problems.append(str(error))
-    if not seen:
+    if not ranks:
         raise UnprofiledError(f"{'; '.join(problems)}; what was written is in {folder}")
     files = {f"table by {title}": folder / name for title, name in results[0].tables.items()}
-    profile = CaseProfile(case, device, _environment(results[0]), traces.SOURCE, folder, seen)
-    return _kept(replace(profile, files=files, problems=problems), results)
+    profile = CaseProfile(case, device, _environment(results[0]), traces.SOURCE, folder, ranks)
+    return _saved(replace(profile, files=files, problems=problems), results)
 
 
 def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> ProfiledWork:
@@ -99,8 +99,8 @@ def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> P
     trace = traces.read(path, needs_device=backends.is_gpu(device))
     plain_s, profiled_s = result.plain_step_s, result.profiled_step_s
     cost = answers.Cost(plain_s, profiled_s) if plain_s and profiled_s else None
-    answered = answers.of_trace(trace, cost)
-    return ProfiledWork(label, trace.table(), answered, path, plain_s, profiled_s)
+    step_answers = answers.of_trace(trace, cost)
+    return ProfiledWork(label, trace.table(), step_answers, path, plain_s, profiled_s)
 
 
 def with_vendors(
@@ -126,41 +126,41 @@ def with_vendors(
         profiler = vendor.require(tool)
         if timeline and backends.of(device).profilers() is None:
             raise UnprofiledError(f"--timeline: {device.key} is no GPU that {profiler.tool} sees")
-        fresh = folder / f"{profiler.tool}-{utc_now().replace(':', '').replace('-', '')}"
-        fresh.mkdir(parents=True, exist_ok=True)
+        output = folder / f"{profiler.tool}-{utc_now().replace(':', '').replace('-', '')}"
+        output.mkdir(parents=True, exist_ok=True)
         results = run_profile(
             case,
             folder,
             ProfileRequest(steps, ranges=True),
-            around=lambda app: profiler.command(app, fresh, timeline=timeline),
+            around=lambda app: profiler.command(app, output, timeline=timeline),
             environment=environment,
             say=say,
         )
-        left = profiler.results(fresh, MEASURED)
-        timelines = profiler.timelines(fresh) if timeline else []
+        outcome = profiler.results(output, MEASURED)
+        timelines = profiler.timelines(output) if timeline else []
     except (ToolError, OSError) as error:
         raise UnprofiledError(str(error)) from error
-    problems = [*(p for result in results for p in result.problems), *left.problems]
+    problems = [*(p for result in results for p in result.problems), *outcome.problems]
     if timeline and not timelines:
-        problems.append(f"{profiler.tool} left no timeline in {fresh}")
-    if not left.processes:
+        problems.append(f"{profiler.tool} left no timeline in {output}")
+    if not outcome.processes:
         raise UnprofiledError("; ".join(problems))
-    alone = len(left.processes) == 1
-    seen = [
-        _of_process(each, results[0], profiler.tool, "" if alone else f"process {each.label}")
-        for each in left.processes
+    alone = len(outcome.processes) == 1
+    processes = [
+        _of_process(p, results[0], profiler.tool, "" if alone else f"process {p.label}")
+        for p in outcome.processes
     ]
-    files = {f"what {profiler.tool} wrote": fresh}
+    files = {f"what {profiler.tool} wrote": output}
     files |= {f"timeline {n or ''}".rstrip(): path for n, path in enumerate(timelines)}
-    profile = CaseProfile(case, device, _environment(results[0]), profiler.tool, folder, seen)
-    return _kept(replace(profile, files=files, problems=problems), results)
+    profile = CaseProfile(case, device, _environment(results[0]), profiler.tool, folder, processes)
+    return _saved(replace(profile, files=files, problems=problems), results)
 
 
 def _of_process(process: ProfiledProcess, result: Profiled, tool: str, label: str) -> ProfiledWork:
     # Without ranges, the profile includes the warm-up steps.
     steps = result.steps if process.ranges else result.steps_in_all or result.steps
-    answered = answers.of_kernels(process.kernels, steps, process.calls)
-    return ProfiledWork(label.rstrip(), table(process.kernels, steps, tool), answered)
+    step_answers = answers.of_kernels(process.kernels, steps, process.calls)
+    return ProfiledWork(label.rstrip(), table(process.kernels, steps, tool), step_answers)
 
 
 def _environment(result: Profiled) -> Environment:
@@ -170,7 +170,7 @@ def _environment(result: Profiled) -> Environment:
     )
 
 
-def _kept(profile: CaseProfile, results: Sequence[Profiled]) -> CaseProfile:
+def _saved(profile: CaseProfile, results: Sequence[Profiled]) -> CaseProfile:
     """Write the first rank's kernels to ``kernels.json``, and the others' next to it.
 
     Returns the profile with the peak memory of any rank.

@@ -84,8 +84,8 @@ def load(source: str) -> Profile:
 def _in_folder(folder: Path) -> Path:
     """Return the topmost ``kernels.json`` in a folder, or else the topmost trace."""
     for pattern in (FILE, "*.json.gz"):
-        if found := sorted(folder.rglob(pattern), key=lambda path: (len(path.parts), path)):
-            return found[0]
+        if matches := sorted(folder.rglob(pattern), key=lambda path: (len(path.parts), path)):
+            return matches[0]
     raise ProfileError(f"{folder} holds no {FILE} and no trace")
 
 
@@ -107,7 +107,7 @@ def _decoded(path: Path) -> Profile:
     return profile
 
 
-# ---- two of them --------------------------------------------------------------------------------
+# ---- comparing ---------------------------------------------------------------------------------
 
 
 def compare(before: str, after: str) -> ProfileComparison:

@@ -229,15 +229,15 @@ _TORN = (
 def _bytes(path: Path) -> bytearray:
     with files.open_regular(path, MOST_BYTES) as file:
         zipped = file.read(2) == b"\x1f\x8b"
-        most = min(MOST_BYTES, max(ANY_BYTES, MOST_TIMES * file.seek(0, 2)))
+        limit = min(MOST_BYTES, max(ANY_BYTES, MOST_TIMES * file.seek(0, 2)))
         file.seek(0)
         data = bytearray()
-        with gzip.open(file) if zipped else contextlib.nullcontext(file) as inner:
-            while piece := inner.read(PIECE_BYTES):
+        with gzip.open(file) if zipped else contextlib.nullcontext(file) as stream:
+            while piece := stream.read(PIECE_BYTES):
                 data += piece
-                if len(data) > most:
+                if len(data) > limit:
                     raise TraceError(
-                        f"{path} unpacks to more than {most / 2**30:.3g} GiB of JSON; "
+                        f"{path} unpacks to more than {limit / 2**30:.3g} GiB of JSON; "
                         "profile fewer steps"
                     )
     return data
@@ -290,16 +290,16 @@ def _own_times(events: Sequence[_Event]) -> Iterable[tuple[str, float]]:
     for event in events:
         by_thread[event.tid].append(event)
     for thread in by_thread.values():
-        around: list[tuple[_Event, float]] = []
+        stack: list[tuple[_Event, float]] = []
         for event in sorted(thread, key=lambda e: (e.ts, -e.dur)):
-            while around and around[-1][0].end <= event.ts:
-                yield _own(*around.pop())
-            if around:
-                outer, inside = around[-1]
+            while stack and stack[-1][0].end <= event.ts:
+                yield _own(*stack.pop())
+            if stack:
+                outer, inside = stack[-1]
                 within = min(event.end, outer.end) - event.ts
-                around[-1] = (outer, inside + within)
-            around.append((event, 0.0))
-        yield from (_own(*pair) for pair in around)
+                stack[-1] = (outer, inside + within)
+            stack.append((event, 0.0))
+        yield from (_own(*pair) for pair in stack)
 
 
 def _own(event: _Event, inside: float) -> tuple[str, float]:
@@ -312,18 +312,18 @@ def _convolutions(events: Iterable[_Event], names: _Names) -> float:
     The operation decides if it is known, since a 1 × 1 convolution may run as a GEMM kernel; in a
     graph only the kernels are known.
     """
-    own = (
+    durations = (
         event.dur
         for event in events
         if is_convolution(event.name) or is_convolution(_launched_by(event, names) or "")
     )
-    return sum(own) / 1e6
+    return sum(durations) / 1e6
 
 
 def _steps(ranges: Sequence[_Event]) -> list[_Event]:
     for pattern in _RANGES:
-        if found := [event for event in ranges if pattern.fullmatch(event.name)]:
-            return sorted(found, key=lambda event: event.ts)
+        if steps := [event for event in ranges if pattern.fullmatch(event.name)]:
+            return sorted(steps, key=lambda event: event.ts)
     return []
 
 
@@ -346,14 +346,14 @@ def _busiest(events: Sequence[_Event], names: _Names) -> list[KernelCall]:
     by_device: defaultdict[int | str | None, list[_Event]] = defaultdict(list)
     for event in events:
         by_device[event.args.device].append(event)
-    most = max(by_device.values(), key=lambda events: sum(e.dur for e in events), default=[])
-    most.sort(key=lambda event: event.ts)
+    busiest = max(by_device.values(), key=lambda events: sum(e.dur for e in events), default=[])
+    busiest.sort(key=lambda event: event.ts)
     return [
         KernelCall(
             event.name,
-            (event.ts - most[0].ts) / 1e6,
-            (event.end - most[0].ts) / 1e6,
+            (event.ts - busiest[0].ts) / 1e6,
+            (event.end - busiest[0].ts) / 1e6,
             _launched_by(event, names),
         )
-        for event in most
+        for event in busiest
     ]
