@@ -41,27 +41,27 @@ def processes_of(record: Record, run_id: str | None = None) -> list[ProcessSumma
 
     A case that two tests measure has two attempts in one process; they count once.  The first
     attempt of a process, accepted or not, shows the compile time, because it fills the caches.
-    With ``run_id`` contexts have names that are theirs alone beyond the run.
+    With ``run_id``, the names of workers are unique across runs.
     """
     accepted: dict[int, tuple[Attempt, Measurement]] = {}
     first_looks: dict[int, Measurement] = {}
     for attempt in record.attempts:
-        if (seen := attempt.measurement) is not None and not attempt.replays:
-            first_looks.setdefault(attempt.process, seen)
+        if (measurement := attempt.measurement) is not None and not attempt.replays:
+            first_looks.setdefault(attempt.process, measurement)
             if attempt.accepted:
-                accepted.setdefault(attempt.process, (attempt, seen))
+                accepted.setdefault(attempt.process, (attempt, measurement))
     prefix = "" if run_id is None else f"{run_id}/"
     return [
         summarise(
-            seen,
+            measurement,
             environment=attempt.environment,
             time=attempt.time,
             seen=attempt.telemetry,
             first_look=first_looks[process],
             cold=record.case.launch.cold,
-            worker=prefix + seen.context_id,
+            worker=prefix + measurement.context_id,
         )
-        for process, (attempt, seen) in accepted.items()
+        for process, (attempt, measurement) in accepted.items()
     ]
 
 
@@ -72,7 +72,7 @@ CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_pol
 def conditions_of(
     case: Case, hardware: Hardware, environment: Environment | None = None
 ) -> dict[str, Any]:
-    """Return the conditions that have to be equal for a comparison: never the software judged.
+    """Return the conditions, never the software under test, that a comparison needs to be equal.
 
     Each is a row of the table in docs/baselines.md.  The environment contributes the conditions
     that the device's backend names, and whether the caches that choose kernels were filled; how
@@ -90,9 +90,9 @@ def conditions_of(
     conditions |= backends.of(hardware).conditions(environment, cold=case.launch.cold)
     if case.launch.cold:
         return {**conditions, "caches": "cold"}
-    filled = environment.caches
-    if "tunableop" in filled:
-        conditions["tunableop_cache"] = state_of(filled["tunableop"])
+    caches = environment.caches
+    if "tunableop" in caches:
+        conditions["tunableop_cache"] = state_of(caches["tunableop"])
     return conditions
 
 
@@ -104,12 +104,12 @@ def mixed_conditions(devices: Iterable[Hardware]) -> list[str]:
 
 def _known_values(settings: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Collect the different known values of each setting."""
-    found: dict[str, list[Any]] = {}
-    for each in settings:
-        for name, value in each.items():
-            if value is not None and value not in found.setdefault(name, []):
-                found[name].append(value)
-    return found
+    known: dict[str, list[Any]] = {}
+    for setting in settings:
+        for name, value in setting.items():
+            if value is not None and value not in known.setdefault(name, []):
+                known[name].append(value)
+    return known
 
 
 def _mixed(values: Mapping[str, list[Any]]) -> list[str]:
@@ -134,10 +134,10 @@ def propose(
     environments: Mapping[str, Environment] | None = None,
     add: bool = False,
 ) -> list[BaselineChange]:
-    """Say what accepting the records of a run would do, case by case, changing nothing.
+    """Return what accepting the records of a run would change, case by case; write nothing.
 
-    ``accepted`` names the run; ``environments`` are by the reference that attempts have.  With
-    ``add`` the accepted processes of other runs stay.  A record with a fault, or in ERROR, gives
+    ``accepted`` names the run; ``environments`` are by the reference in attempts.  With ``add``
+    the accepted processes of other runs stay.  A record with a fault, or in ERROR, contributes
     nothing, not even what its earlier processes measured.
     """
     known = {**current.environments, **(environments or {})}
@@ -157,7 +157,7 @@ def _change(
     *,
     add: bool,
 ) -> BaselineChange:
-    """Say what the record of one case makes of its baseline."""
+    """Return how a record would change its case's baseline."""
     case = record.case
     processes = (
         [_rounded(p) for p in processes_of(record, accepted.run_id)] if _is_sound(record) else []
@@ -185,7 +185,7 @@ def _change(
         )
         conditions.append(dict(old.conditions))
     known = _known_values(conditions)
-    against += (f"measured under {words}" for words in _mixed(known))
+    against += (f"measured under {mixed}" for mixed in _mixed(known))
     new = replace(
         new,
         limits=judge.stored_limits(new.processes, case.limits),
@@ -200,7 +200,7 @@ def _of_other_runs(old: Baseline, run_id: str) -> list[ProcessSummary]:
 
 
 def _together(old: Accepted, new: Accepted) -> Accepted:
-    """Name the runs of both, and what was said against the values that stay."""
+    """Name the runs of both, and keep the objection to the values that stay."""
     runs = dict.fromkeys((*old.run_id.split(), *new.run_id.split()))
     return replace(new, run_id=" ".join(runs), in_spite_of=old.in_spite_of)
 
@@ -210,7 +210,7 @@ def _other_versions(
     added: Iterable[ProcessSummary],
     environments: Mapping[str, Environment],
 ) -> list[str]:
-    """Say where the processes to be added have other software than those that stay."""
+    """List how the software of the added processes differs from that of those that stay."""
     before, after = (
         [
             environments[name]
@@ -219,13 +219,13 @@ def _other_versions(
         ]
         for side in (kept, added)
     )
-    found = (difference(versions(old), versions(new)) for old in before for new in after)
-    words = dict.fromkeys(word for each in found for word in each)
-    return [f"what stays had other software: {'; '.join(words)}"] if words else []
+    differences = (difference(versions(old), versions(new)) for old in before for new in after)
+    changes = dict.fromkeys(change for pair in differences for change in pair)
+    return [f"what stays had other software: {'; '.join(changes)}"] if changes else []
 
 
 def _kernels(old: Baseline | None, record: Record) -> KernelTable | None:
-    """Return the kernels that go with the new values: those looked at, or what still holds."""
+    """Return the kernels of the new values; if the run is OK and has none, the old ones hold."""
     if record.kernels is None and old is not None and record.status is Status.OK:
         return old.kernels
     return record.kernels
@@ -242,8 +242,8 @@ def unsteady(record: Record) -> str | None:
 
 
 def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
-    known = metrics.of("stability").values(processes)
-    spread = statistics.median(known or [0.0])
+    values = metrics.of("stability").values(processes)
+    spread = statistics.median(values or [0.0])
     limit = case.limits.spread
     if spread <= limit:
         return []
@@ -252,7 +252,7 @@ def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
 
 
 def _doubted(record: Record) -> list[str]:
-    """Repeat what the run itself said of values that are in doubt."""
+    """Return the run's own doubts about its values."""
     status = record.status
     if status is None:
         return [
@@ -265,39 +265,39 @@ def _doubted(record: Record) -> list[str]:
 
 
 def _began(new: Baseline, old: Baseline | None, limits: Limits) -> dict[str, float]:
-    """Return by metric the value from which small slowdowns add up.
+    """Return by metric the value from which small slowdowns are added up.
 
-    It is the old baseline's, unless the new values are beyond the tolerance either way: those
-    are better, or somebody insisted on them.
+    It is the old baseline's, unless the new values differ by more than the tolerance: then they
+    are better, or were accepted by force.
     """
     began = _typical(new, new, limits)
     for metric, change in _changes(new, old, limits):
         if abs(change.since) <= change.tolerance:
             began[metric.name] = change.began
-    return {name: _kept(value) for name, value in began.items()}
+    return {name: _seven_digits(value) for name, value in began.items()}
 
 
 def _worse(new: Baseline, old: Baseline | None, limits: Limits) -> list[str]:
-    """Say by how much the new values are worse, which chance does not excuse here.
+    """Return by how much the new values are worse, even if chance could explain it.
 
-    A run may call it OK because its processes could not show it; as the reference it would
-    hide the next slowdown.  Nor does it excuse many small steps in one direction.
+    A run is OK if its processes cannot show a slowdown, but as the baseline it would hide the
+    next one.  Many small steps in one direction count as well.
     """
-    words: list[str] = []
+    objections: list[str] = []
     for metric, change in _changes(new, old, limits):
-        if words and metric.host_sets:
-            continue  # the same step's time once more
+        if objections and metric.host_sets:
+            continue  # this is the same step's time again
         name = "" if metric is metrics.LEADING else f"{metric.label} "
         tolerated, worse = f"the tolerance is {change.tolerance:.1%}", metric.worsening(math.inf)
         if change.now > change.tolerance:
-            words.append(f"{name}{change.now:.2%} {worse} than accepted; {tolerated}")
+            objections.append(f"{name}{change.now:.2%} {worse} than accepted; {tolerated}")
         elif change.since > change.tolerance:
             began = metric.in_words(change.began)
-            words.append(
+            objections.append(
                 f"{name}{change.since:.2%} {worse} than {began}, from which accepted values "
                 f"have crept; {tolerated}"
             )
-    return words
+    return objections
 
 
 @dataclass(frozen=True)
@@ -307,17 +307,17 @@ class _Change:
     now: float
     """Than the old baseline's."""
     since: float
-    """Than those from which it crept."""
+    """Than the value from which small slowdowns are added up."""
     began: float
-    """Those, in the metric's unit."""
+    """That value, in the metric's unit."""
     tolerance: float
-    """With the allowance on top of the case's own."""
+    """The case's own plus the metric's allowance."""
 
 
 def _changes(
     new: Baseline, old: Baseline | None, limits: Limits
 ) -> Iterator[tuple[Metric, _Change]]:
-    """Compare what most processes have: times, throughput, memory."""
+    """Compare the metrics that most processes decide: times, throughput, memory."""
     if old is None or not old.processes or old.provenance != "measured":
         return
     before = _typical(old, new, limits)
@@ -334,7 +334,7 @@ def _typical(baseline: Baseline, other: Baseline, limits: Limits) -> dict[str, f
     """Return the geometric mean of each metric that all processes of both sides have.
 
     Metrics that the host decides are left out if the device always waited for it and its own time
-    is known.  The host is too unsteady for a mean.
+    is known, because the host is too unsteady for a mean.
     """
     processes = (*baseline.processes, *other.processes)
     waited = all(p.host_bound for p in processes) and _is_alike(metrics.DEVICE, processes)
@@ -347,21 +347,21 @@ def _typical(baseline: Baseline, other: Baseline, limits: Limits) -> dict[str, f
 
 
 def _is_alike(metric: Metric, processes: Sequence[ProcessSummary]) -> bool:
-    """Whether all processes know a metric, measured in one and the same way."""
+    """Whether all processes have a metric, measured in the same way."""
     values = metric.values(processes)
     is_known = len(values) == len(processes) and min(values) > 0
     return is_known and (metric.state is None or len(metric.states(processes)) == 1)
 
 
 def _is_of_most(metric: Metric) -> bool:
-    """Whether most processes decide a metric, and not the best or the worst of them."""
+    """Whether most processes decide a metric, rather than the best or the worst of them."""
     if metric.rule is Rule.CHANCE:
         return True
     return metric.rule is Rule.THRESHOLD and metric.counts is Counts.MOST and metric.bound is None
 
 
 def taken(changes: Iterable[BaselineChange], *, force: bool = False) -> list[BaselineChange]:
-    """Return the changes that are to be written: those without an objection.
+    """Return the changes to write: those without an objection.
 
     ``force`` adds the others, each with a note of its objection.
     """
@@ -389,14 +389,14 @@ def _why_nothing(record: Record) -> str:
 
 
 def _rounded(process: ProcessSummary) -> ProcessSummary:
-    """Keep of each value as many digits as can be read and judged by."""
+    """Round each value to as many digits as matter."""
     return replace(
         process,
-        values={name: _kept(value) for name, value in process.values.items()},
+        values={name: _seven_digits(value) for name, value in process.values.items()},
         clock_mhz=None if process.clock_mhz is None else round(process.clock_mhz, 0),
         power_w=None if process.power_w is None else round(process.power_w, 0),
     )
 
 
-def _kept(value: float) -> float:
+def _seven_digits(value: float) -> float:
     return value if value.is_integer() else float(f"{value:.7g}")

@@ -1,7 +1,7 @@
 """The runs of a folder as SQL tables; each file is read once.
 
-docs/history.md describes the files, and what counts.  What was read is kept in the user's cache,
-a row a run, and may be removed at any time.
+docs/history.md describes the files, and which of them count.  The user's cache keeps a row for
+each run and may be removed at any time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import duckdb
 import msgspec
 
 from bench_lib import files
-from bench_lib.launch import files as kept
+from bench_lib.launch import files as cache_files
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.files import temporary_folder
@@ -39,17 +39,17 @@ from bench_lib.verdict.statistics.iterations import spread
 T = TypeVar("T")
 VIEWS = Path(__file__).with_name("views.sql")
 KEPT = 2
-"""Version of the rows in the cache: another one where a row means something else."""
+"""Version of the rows in the cache, raised whenever their meaning changes."""
 NOT_JUDGED = "not judged"
 """Stands for the status of a case without a verdict."""
 MANY = 200
-"""So many new files are worth starting processes for, and a line of progress."""
+"""From this many new files on, several processes read them and progress is shown."""
 AT_ONCE = 20
-"""Files that a reading process is given at once."""
+"""Files that a reading process is given at a time."""
 ROWS_AT_ONCE = 32
-"""Rows that are put into a table together."""
+"""Rows that are inserted into a table at a time."""
 ANSWERED_AT_ONCE = 2048
-"""Rows of an answer that are in memory together, unless they are kept."""
+"""Rows of an answer that are fetched at a time."""
 TABLES = ("points", "runs", "environments", "lines", "attempts", "verdicts", "kernels")
 """The tables that a query sees."""
 _NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
@@ -87,7 +87,7 @@ ROW: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Point:
-    """One run's value of one case on one hardware; ``views.sql`` says what each field holds."""
+    """One run's value of one case on one hardware; ``views.sql`` explains the fields."""
 
     run_id: str
     time: str
@@ -103,7 +103,7 @@ class Point:
 
 @dataclass(frozen=True)
 class RunLine(RunFile):
-    """One run in a line: its file, and what ``views.sql`` has of it."""
+    """A run's file, and its row in the view ``runs``."""
 
     ended: str | None
     exit_status: int | None
@@ -112,7 +112,7 @@ class RunLine(RunFile):
 
 
 class Archive:
-    """The runs of a folder, each read once for all time."""
+    """The runs of a folder; each is read once and then cached."""
 
     def __init__(
         self,
@@ -123,13 +123,13 @@ class Archive:
     ) -> None:
         """Read the files that are new or have changed.
 
-        Where they are many, ``progress`` is called with how many have been read, and of how many.
+        If there are many, ``progress`` is called with the number read so far and the total.
         Raises HistoryError if the folder cannot be read.
         """
         self._runs = Runs(folder, now=now)
         self.folder = self._runs.folder
         self._database = connect()
-        """``known`` is what the files say, a row each."""
+        """Its table ``known`` has a row for each file."""
         self._is_locked = False
         left_out = self._read_new(progress)
         damaged = self._rows(
@@ -140,32 +140,32 @@ class Archive:
         self.problems += [f"{name}: {problem}" for name, problem in damaged]
 
     def _read_new(self, progress: Callable[[int, int], None] | None) -> list[str]:
-        """Make ``known`` of the cache and the files that it lacks; return what was left out."""
-        there = {(file.name, file.bytes, file.modified_ns): file for file in self._runs.files}
+        """Fill ``known`` from the cache and the files it lacks; return what was left out."""
+        by_version = {(file.name, file.bytes, file.modified_ns): file for file in self._runs.files}
         folder = hashlib.sha256(str(self.folder.resolve()).encode(errors="replace")).hexdigest()
         path = cache_folder() / "history" / f"{folder[:16]}-{KEPT}.parquet"
         shape = quoted(msgspec.json.encode([ROW]).decode())
-        # As one JSON text: row by row takes DuckDB eighty times as long.
-        chosen = f"SELECT unnest(from_json(?, {shape}), max_depth := 2)"
-        self._rows(f"CREATE TABLE known AS {chosen}", ["[]"])
+        # As one JSON text: inserting row by row takes DuckDB eighty times as long.
+        select = f"SELECT unnest(from_json(?, {shape}), max_depth := 2)"
+        self._rows(f"CREATE TABLE known AS {select}", ["[]"])
         self._add_kept(path)
-        known = set(self._rows("SELECT file, size, modified_ns FROM known"))
-        if gone := [name for name, *_ in known - there.keys()]:
-            self._rows("DELETE FROM known WHERE file IN (SELECT unnest(?))", [gone])
-        new = [file for version, file in there.items() if version not in known]
-        found = _read(new, progress)
-        rows = [row for row in found if isinstance(row, bytes)]
+        cached = set(self._rows("SELECT file, size, modified_ns FROM known"))
+        if removed := [name for name, *_ in cached - by_version.keys()]:
+            self._rows("DELETE FROM known WHERE file IN (SELECT unnest(?))", [removed])
+        new = [file for version, file in by_version.items() if version not in cached]
+        results = _read(new, progress)
+        rows = [row for row in results if isinstance(row, bytes)]
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             text = b"[%s]" % b",".join(rows[begin : begin + ROWS_AT_ONCE])
-            self._rows(f"INSERT INTO known {chosen}", [text.decode()])
+            self._rows(f"INSERT INTO known {select}", [text.decode()])
         if rows:
             self._keep(path)
-        return [f"{problem}; left out" for problem in found if isinstance(problem, str)]
+        return [f"{problem}; left out" for problem in results if isinstance(problem, str)]
 
     def _add_kept(self, path: Path) -> None:
-        """Add the rows of the cache to ``known``, all or, where it cannot be read, none."""
+        """Add the cache's rows to ``known``; none if the cache cannot be read."""
         with contextlib.suppress(OSError, duckdb.Error):
-            files.open_regular(path, kept.MOST_BYTES).close()
+            files.open_regular(path, cache_files.MOST_BYTES).close()
             columns = ", ".join(ROW)
             self._rows(f"INSERT INTO known SELECT {columns} FROM {quoted(literal(path))}")
             os.utime(path)
@@ -175,7 +175,7 @@ class Archive:
         with contextlib.suppress(OSError, LaunchError, duckdb.Error), temporary_folder() as scratch:
             written = Path(scratch, "known.parquet")
             self._rows(f"COPY known TO {quoted(written)} (FORMAT parquet, COMPRESSION zstd)")
-            kept.keep(path, files.content(written, kept.MOST_BYTES))
+            cache_files.keep(path, files.content(written, cache_files.MOST_BYTES))
 
     def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._database.execute(sql, values).fetchall()
@@ -183,19 +183,19 @@ class Archive:
     def runs(self) -> list[RunLine]:
         """Return all runs, oldest first."""
         rows = self._rows("SELECT file, ended, exit_status, cases, counts FROM known")
-        known = {name: about for name, *about in rows}
+        by_name = {name: values for name, *values in rows}
         runs = []
         for file in self._runs.files:
-            if file.name in known:
-                ended, exit_status, cases, statuses = known[file.name]
-                found = msgspec.json.decode(statuses, type=dict[str, int])
+            if file.name in by_name:
+                ended, exit_status, cases, statuses = by_name[file.name]
+                by_status = msgspec.json.decode(statuses, type=dict[str, int])
                 runs.append(
                     RunLine(
                         **vars(file),
                         ended=ended,
                         exit_status=exit_status,
                         cases=cases,
-                        counts=found,
+                        counts=by_status,
                     )
                 )
         return runs
@@ -203,7 +203,7 @@ class Archive:
     def find(self, run: str) -> RunLine:
         """Return the line of a run: ``latest``, its file's name, an id or the start of one.
 
-        Raises HistoryError where there is none, or more than one, or it cannot be read.
+        Raises HistoryError if none or several match, or if the run cannot be read.
         """
         runs = self.runs()
         if run == "latest" and runs:
@@ -215,9 +215,9 @@ class Archive:
         raise HistoryError(f"run {run} cannot be read: {'; '.join(self.problems)}")
 
     def all_series(self, *, since: str = "") -> Iterator[tuple[str, str, list[Point]]]:
-        """Yield each case and hardware key, in order, with its values, oldest first.
+        """Yield each case and hardware key, in order, with its points, oldest first.
 
-        ``since`` is when the first run began.
+        Runs that began before ``since`` are left out.
         """
         rows = self._rows(
             "SELECT run, started, p.case_id, p.hardware_key, p.device_uuid, p.log_median, "
@@ -227,8 +227,8 @@ class Archive:
             [since],
         )
         points = [Point(*(*row[:-2], row[-2] and Status(row[-2]), row[-1])) for row in rows]
-        for (case_id, key), own in groupby(points, lambda point: (point.case_id, point.key)):
-            yield case_id, key, list(own)
+        for (case_id, key), series in groupby(points, lambda point: (point.case_id, point.key)):
+            yield case_id, key, list(series)
 
     def environments(self, refs: Iterable[str]) -> dict[str, Environment]:
         """Return those environments that are known, by reference."""
@@ -242,18 +242,18 @@ class Archive:
     # ---- questions ----------------------------------------------------------------------
 
     def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-        """Return the columns of an answer and its rows, which are read as they come and once.
+        """Return the columns of a query's answer and its rows, fetched as they are iterated.
 
-        A question sees what ``views.sql`` has, reads nothing else and writes nothing, and an
-        interrupt ends it.  Ask nothing else before the rows are read.  Raises HistoryError, which
-        reading a row may, too.
+        A query sees the tables of ``views.sql``, reads nothing else and writes nothing; an
+        interrupt ends it.  Read all rows before the next query.  Raises HistoryError, as reading
+        a row may.
         """
         self._answered(self._lock)
         _check(sql)
 
         def begin() -> list[str]:
-            found = self._database.execute(sql)
-            return [about[0] for about in found.description or []]
+            result = self._database.execute(sql)
+            return [column[0] for column in result.description or []]
 
         columns = self._answered(begin)
 
@@ -264,11 +264,11 @@ class Archive:
         return columns, rows()
 
     def _answered(self, work: Callable[[], T]) -> T:
-        """Do what a query asks for, until an interrupt; raises HistoryError."""
+        """Do a part of a query, which an interrupt ends; raises HistoryError."""
         try:
-            # DuckDB returns to Python, and so to its signals, when it is done.
-            with ThreadPoolExecutor(1) as elsewhere:
-                future = elsewhere.submit(work)
+            # DuckDB blocks the thread that it runs in, and this one has to handle signals.
+            with ThreadPoolExecutor(1) as pool:
+                future = pool.submit(work)
                 try:
                     return future.result()
                 except (KeyboardInterrupt, SystemExit):
@@ -280,7 +280,7 @@ class Archive:
             raise HistoryError(f"the query failed: {error}") from error
 
     def _lock(self) -> None:
-        """Make the views, and leave the database only the history's files to open, for good."""
+        """Create the views, then forbid the database to open anything but the history's files."""
         if self._is_locked:
             return
         paths = [str(run.path) for run in self.runs() if self._may_be_read(run)]
@@ -288,7 +288,7 @@ class Archive:
         self._database.execute(f"CREATE VIEW read AS {_lines_of(paths, longest or 0)}")
         self._database.execute(VIEWS.read_text())
         allowed = ", ".join(quoted(path) for path in {*paths, *map(literal, paths)})
-        scratch = temporary_folder()  # what DuckDB spills is for nobody else to read
+        scratch = temporary_folder()  # nobody else may read what DuckDB spills
         weakref.finalize(self, scratch.cleanup)
         self._database.execute(f"SET temp_directory = {quoted(scratch.name)}")
         self._database.execute(f"SET allowed_paths = [{allowed}]")
@@ -297,7 +297,7 @@ class Archive:
         self._is_locked = True
 
     def _may_be_read(self, run: RunLine) -> bool:
-        """Whether DuckDB, which opens files by itself, may open a run's; else it fails for all."""
+        """Whether DuckDB can open a run's file; if it cannot, it fails the whole query."""
         try:
             files.open_regular(run.path, history.LARGEST).close()
         except OSError as error:
@@ -309,7 +309,7 @@ class Archive:
 def _check(sql: str) -> None:
     """Raise HistoryError for anything but one SELECT."""
     try:
-        sql.encode()  # an argument may be bytes that are no text, for which DuckDB has no words
+        sql.encode()  # DuckDB has no error of its own for an argument that is not UTF-8
         statements = duckdb.extract_statements(sql)
     except (duckdb.Error, UnicodeEncodeError) as error:
         raise HistoryError(f"the query cannot be read: {error}") from error
@@ -330,26 +330,26 @@ def _lines_of(paths: Sequence[str], longest: int) -> str:
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """Return a database that fetches no extensions and sees no variables of Python's."""
+    """Return a database that fetches no extensions and sees no Python variables."""
     settings: dict[str, Any] = {
         "memory_limit": "1GB",
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "python_enable_replacements": False,
     }
-    found = duckdb.connect(config=settings)
-    found.execute("SET TimeZone = 'UTC'")
-    found.execute("SET enable_progress_bar = false")
-    return found
+    database = duckdb.connect(config=settings)
+    database.execute("SET TimeZone = 'UTC'")
+    database.execute("SET enable_progress_bar = false")
+    return database
 
 
 def literal(path: str | Path) -> str:
-    """Return a path that DuckDB takes as it is, whatever is in its name."""
+    """Return a path in which DuckDB sees no wildcards."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
 
 
 def quoted(text: object) -> str:
-    """Return a text as SQL has it."""
+    """Return a text as an SQL literal."""
     return "'" + str(text).replace("'", "''") + "'"
 
 
@@ -361,7 +361,7 @@ def _read(new: Sequence[RunFile], progress: Callable[[int, int], None] | None) -
     if len(new) < MANY:
         return list(map(row_of, new))
     rows: list[bytes | str] = []
-    # DuckDB has threads, which a fork would not survive.
+    # DuckDB's threads would not survive a fork.
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), spawned) as pool:
         for row in pool.map(row_of, new, chunksize=AT_ONCE):
@@ -377,7 +377,7 @@ def counts(statuses: Iterable[Status | None]) -> dict[str, int]:
 
 
 def row_of(file: RunFile) -> bytes | str:
-    """Return what is kept of a run's file, in JSON by column; else why it cannot be read."""
+    """Return a run's row for the cache as JSON, or why its file cannot be read."""
     try:
         data = history.content(file.path)
         run = history.unfold(file.path, data)
@@ -404,17 +404,17 @@ def row_of(file: RunFile) -> bytes | str:
 
 
 def _points(record: Record) -> Iterator[dict[str, object]]:
-    """Yield a run's value of a case on each hardware; none where no clock can say it."""
+    """Yield a case's point on each hardware key; none if its figures are not finite."""
     by_key: dict[str, list[tuple[Attempt, Measurement]]] = {}
     for attempt in record.attempts:
         if attempt.accepted and attempt.measurement is not None:
             by_key.setdefault(attempt.hardware_key, []).append((attempt, attempt.measurement))
-    for key, tries in by_key.items():
-        first, measured = min(tries, key=lambda each: (each[0].time, each[0].process))
-        devices = {attempt.device_uuid for attempt, _ in tries}
-        peaks = [m.peak_memory_bytes for _, m in tries if m.peak_memory_bytes is not None]
+    for key, pairs in by_key.items():
+        first, measured = min(pairs, key=lambda pair: (pair[0].time, pair[0].process))
+        devices = {attempt.device_uuid for attempt, _ in pairs}
+        peaks = [m.peak_memory_bytes for _, m in pairs if m.peak_memory_bytes is not None]
         try:
-            log_median, spreads, rate = _figures([each for _, each in tries])
+            log_median, spreads, rate = _figures([measurement for _, measurement in pairs])
         except OverflowError:
             continue
         if math.isfinite(log_median) and math.isfinite(spreads):
@@ -432,9 +432,9 @@ def _points(record: Record) -> Iterator[dict[str, object]]:
             }
 
 
-def _figures(tries: Sequence[Measurement]) -> tuple[float, float, float]:
+def _figures(measurements: Sequence[Measurement]) -> tuple[float, float, float]:
     """Return the medians of log median, spread and rate; raises OverflowError."""
-    logs = [math.log(statistics.median(each.iteration_s)) for each in tries]
-    spreads = [spread(each.iteration_s) for each in tries]
-    rates = [each.items_per_step * len(each.iteration_s) / each.wall_s for each in tries]
+    logs = [math.log(statistics.median(m.iteration_s)) for m in measurements]
+    spreads = [spread(m.iteration_s) for m in measurements]
+    rates = [m.items_per_step * len(m.iteration_s) / m.wall_s for m in measurements]
     return statistics.median(logs), statistics.median(spreads), statistics.median(rates)

@@ -1,8 +1,8 @@
 """Baseline files: ``baselines/<hardware key>.json``, one per hardware key.
 
-Written only by accepting runs and by putting cases into quarantine, and laid out so that a pull
+They are written only when runs are accepted or cases are quarantined, and laid out so that a pull
 request shows what changed: sorted keys, one short line per process.  A published figure stands in
-the place of a case until a run is accepted, and is shown, never judged by.
+for a case until a run is accepted; it is shown, but nothing is judged against it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BaselineFile:
     path: Path
     key: str
     baselines: dict[str, Baseline] = field(default_factory=dict)
-    """By case, the published figures among them; ``measured`` leaves those out."""
+    """By case, including the published figures; ``measured`` leaves those out."""
     environments: dict[str, Environment] = field(default_factory=dict)
     hardware: Hardware | None = None
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class BaselineFile:
 
     @property
     def measured(self) -> dict[str, Baseline]:
-        """The accepted baselines, the only ones that judge."""
+        """The accepted baselines, the only ones to judge against."""
         return {k: v for k, v in self.baselines.items() if v.provenance == MEASURED}
 
     @property
@@ -67,10 +67,10 @@ MEASURED, PUBLISHED = "measured", "published"
 
 
 def load(folder: Path, key: str) -> BaselineFile:
-    """Read the baselines of a hardware key; an empty file object where there are none.
+    """Read the baselines of a hardware key; an empty file object if there are none.
 
-    Raises BaselineError where the file is not JSON, is of a newer schema, or another key's, and
-    where a baseline or a quarantine in it cannot be read.
+    Raises BaselineError if the file is not JSON, has a newer schema or is of another key, or if
+    a baseline or a quarantine in it cannot be read.
     """
     path = folder / f"{key}.json"
     try:
@@ -99,12 +99,12 @@ def load(folder: Path, key: str) -> BaselineFile:
         return BaselineFile(
             path,
             key,
-            {id_: _decode(id_, about) for id_, about in _section(raw, "cases").items()},
+            {id_: _decode(id_, fields) for id_, fields in _section(raw, "cases").items()},
             msgspec.convert(raw.get("environments", {}), dict[str, Environment]),
             msgspec.convert(raw.get("hardware"), Hardware | None),
             {
-                id_: _decode_quarantine(id_, about)
-                for id_, about in _section(raw, "quarantine").items()
+                id_: _decode_quarantine(id_, fields)
+                for id_, fields in _section(raw, "quarantine").items()
             },
         )
     except msgspec.ValidationError as error:
@@ -118,15 +118,15 @@ def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
         raise msgspec.ValidationError(f"{name}: {error}") from error
 
 
-def _decode(case_id: str, about: Any) -> Baseline:
+def _decode(case_id: str, fields: Any) -> Baseline:
     try:
-        stored = msgspec.convert(about, dict[str, Any])
+        stored = msgspec.convert(fields, dict[str, Any])
         if stored.get("provenance") == PUBLISHED:
             stored = {"processes": [], "accepted": NOBODY, **stored}
         if isinstance(processes := stored.get("processes"), list):
             draws = msgspec.convert(stored.get("draws", {}), dict[str, list[dict[str, Any]]])
-            known = [_with_draw(_by_metric(process), draws) for process in processes]
-            stored = {**stored, "processes": known}
+            converted = [_with_draw(_by_metric(process), draws) for process in processes]
+            stored = {**stored, "processes": converted}
         baseline = msgspec.convert({**stored, "case_id": case_id}, Baseline)
     except (msgspec.ValidationError, OverflowError) as error:
         raise msgspec.ValidationError(f"case {case_id}: {error}") from error
@@ -149,12 +149,12 @@ _FORMERLY: dict[str, tuple[str, Callable[[float], float]]] = {
     "loss_error": ("loss", float),
     "grad_norm_error": ("gradients", float),
 }
-"""The names of metrics' values in schema 1, and how they are read."""
+"""By the name of a value in schema 1, its metric and how it is converted."""
 _FORMER_STATES = {"device_source": "device", "compile_cache": "compile_time"}
 
 
 def _by_metric(process: Any) -> Any:
-    """Return a process of schema 1 as the present one has it; others as they are."""
+    """Convert a process of schema 1 to the current schema; others are returned as they are."""
     if not isinstance(process, dict) or "values" in process:
         return process
     known = {k: v for k, v in process.items() if v is not None}
@@ -163,14 +163,14 @@ def _by_metric(process: Any) -> Any:
         if name in known:
             values[metric] = read(msgspec.convert(known[name], bool if name == "finite" else float))
     figures = msgspec.convert(known.get("figures", {}), dict[str, float])
-    # Energy was of a step, which the metric of that name is not.
+    # Energy was per step, unlike the metric of that name.
     values |= {name: value for name, value in figures.items() if name != "energy"}
     states = {metric: known[name] for name, metric in _FORMER_STATES.items() if name in known}
     return {**process, "values": values, "states": states}
 
 
 def _with_draw(process: Any, draws: Mapping[str, list[dict[str, Any]]]) -> Any:
-    """Return a process with the kernels that its draw's name stands for; without one as it is."""
+    """Return a process with its draw's kernels in place of the draw's name."""
     if not isinstance(process, dict) or "draw" not in process:
         return process
     name = msgspec.convert(process["draw"], str)
@@ -181,26 +181,26 @@ def _with_draw(process: Any, draws: Mapping[str, list[dict[str, Any]]]) -> Any:
 
 
 def _draws_apart(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case with each draw once, a row for each kernel; one that is unknown is left out."""
+    """Return a case with each draw stored once, a row for each kernel."""
     draws: dict[str, Any] = {}
     processes = []
     for process in case.get("processes", []):
-        others = {name: value for name, value in process.items() if name != "draw"}
+        summary = {name: value for name, value in process.items() if name != "draw"}
         if kernels := process.get("draw", {}).get("kernels"):
             rows = [{"kernel": name, **choice} for name, choice in sorted(kernels.items())]
-            others["draw"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:8]
-            draws[others["draw"]] = rows
-        processes.append(others)
+            summary["draw"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:8]
+            draws[summary["draw"]] = rows
+        processes.append(summary)
     rest = {name: value for name, value in case.items() if name != "draws"}
     return {**rest, "processes": processes, **({"draws": draws} if draws else {})}
 
 
 NOBODY = Accepted(run_id="", reason="", date="")
-"""The acceptor of published figures."""
+"""Stands for the acceptance of published figures."""
 
 
 def _problems(baseline: Baseline) -> Iterator[str]:
-    """Say what cannot be true of a baseline, the worst first; its numbers are finite."""
+    """Yield what is wrong with a baseline, the worst first; its numbers are finite."""
     published, processes = baseline.published, baseline.processes
     is_measured = baseline.provenance == MEASURED
     if baseline.provenance not in (MEASURED, PUBLISHED):
@@ -234,13 +234,13 @@ def _problems_of_process(process: ProcessSummary) -> Iterator[str]:
             yield f"{name} {value:g}; it must be a number from 0 on"
 
 
-def _decode_quarantine(case_id: str, about: Any) -> Quarantine:
+def _decode_quarantine(case_id: str, fields: Any) -> Quarantine:
     try:
-        quarantine = msgspec.convert(about, Quarantine)
+        quarantine = msgspec.convert(fields, Quarantine)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"quarantine of {case_id}: {error}") from error
     for name, value in (("until", quarantine.until), ("date", quarantine.date)):
-        # When it began may carry the time of day; when it ends is a day.
+        # The beginning may have a time of day; the end is a whole day.
         if not is_day(value.partition("T")[0] if name == "date" else value):
             raise msgspec.ValidationError(
                 f"quarantine of {case_id}: {name} is {value!r}, which is no day such as 2026-12-31"
@@ -249,7 +249,7 @@ def _decode_quarantine(case_id: str, about: Any) -> Quarantine:
 
 
 def is_day(text: str) -> bool:
-    """Whether a text is a day of the calendar in ISO 8601, as ``2026-12-31``."""
+    """Whether a text is a calendar day in ISO 8601, such as ``2026-12-31``."""
     try:
         return dt.date.fromisoformat(text).isoformat() == text
     except ValueError:
@@ -262,16 +262,16 @@ def in_force(quarantine: Quarantine, today: dt.date) -> bool:
 
 
 MOST_BYTES = 64 * 2**20
-"""A file of baselines is no larger: a thousand cases take about 20 MB."""
+"""Maximum size of a baseline file; a thousand cases take about 20 MB."""
 MOST = 1e21
-"""No iteration takes so many seconds, nor the fraction of one."""
+"""Upper bound of an iteration's seconds, and of their reciprocal."""
 SCHEMA = 2
 """Schema of baseline files; docs/architecture.md lists the changes."""
 
 
 @dataclass(frozen=True)
 class BaselineChange:
-    """The change of one case by accepting."""
+    """How accepting a run changes one case."""
 
     case_id: str
     old: Baseline | None
@@ -279,7 +279,7 @@ class BaselineChange:
     """None if the run has nothing that could be accepted, forced or not."""
     why_not: str | None = None
     against: str | None = None
-    """The objection to accepting the new values; they are taken only in spite of it."""
+    """The objection to the new values, which are then accepted only by force."""
 
 
 def write(
@@ -288,16 +288,16 @@ def write(
     hardware: Hardware,
     environments: Mapping[str, Environment],
 ) -> Path:
-    """Write the accepted changes into the file, whole or not at all; returns its path.
+    """Write the accepted changes to the file atomically; returns its path.
 
-    Raises BaselineError where it cannot be written.
+    Raises BaselineError if it cannot be written.
     """
-    accepted = {each.case_id: each.new for each in changes if each.new is not None}
-    known = {**current.environments, **environments}
-    now = {**current.baselines, **accepted}
-    used = {process.environment for each in now.values() for process in each.processes}
-    kept = {name: known[name] for name in used & known.keys()}
-    return _save(replace(current, baselines=now, environments=kept, hardware=hardware))
+    accepted = {change.case_id: change.new for change in changes if change.new is not None}
+    by_name = {**current.environments, **environments}
+    merged = {**current.baselines, **accepted}
+    used = {process.environment for case in merged.values() for process in case.processes}
+    kept = {name: by_name[name] for name in used & by_name.keys()}
+    return _save(replace(current, baselines=merged, environments=kept, hardware=hardware))
 
 
 def set_quarantine(
@@ -306,7 +306,7 @@ def set_quarantine(
     quarantine: Quarantine,
     hardware: Hardware | None = None,
 ) -> Path:
-    """Put a case into quarantine, in the file whole or not at all; returns its path.
+    """Put a case into quarantine and write the file atomically; returns its path.
 
     A file that does not exist yet begins with ``hardware``, if known.  Raises BaselineError if the
     id, the reason or the last day cannot be right, and if the file cannot be written.
@@ -322,37 +322,37 @@ def set_quarantine(
             f"{quarantine.until} is in the past; name a day from {quarantine.date[:10]} on "
             f"by which {case_id} will be fixed"
         )
-    held = {**current.quarantines, case_id: quarantine}
-    return _save(replace(current, quarantines=held, hardware=current.hardware or hardware))
+    quarantines = {**current.quarantines, case_id: quarantine}
+    return _save(replace(current, quarantines=quarantines, hardware=current.hardware or hardware))
 
 
 def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
-    """End a case's quarantine, in the file whole or not at all; returns its path.
+    """End a case's quarantine and write the file atomically; returns its path.
 
-    Raises BaselineError where the case is not in quarantine or the file cannot be written.
+    Raises BaselineError if the case is not in quarantine or the file cannot be written.
     """
     if case_id not in current.quarantines:
         others = ", ".join(sorted(current.quarantines)) or "no case"
         raise BaselineError(
             f"{case_id} is not in quarantine in {current.path}; in quarantine: {others}"
         )
-    held = {name: each for name, each in current.quarantines.items() if name != case_id}
-    return _save(replace(current, quarantines=held))
+    quarantines = {k: v for k, v in current.quarantines.items() if k != case_id}
+    return _save(replace(current, quarantines=quarantines))
 
 
 def _save(file: BaselineFile) -> Path:
-    """Write a file, whole or not at all; raises BaselineError."""
+    """Write a file atomically; raises BaselineError."""
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         files.replace(file.path, layout(document_of(file)).encode())
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise BaselineError(f"cannot write {file.path}: {why}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BaselineError(f"cannot write {file.path}: {reason}") from error
     return file.path
 
 
 def document_of(file: BaselineFile) -> dict[str, Any]:
-    """Return what is written of a file."""
+    """Return a file's content as a JSON document."""
     document = {
         "hardware": _plain(file.hardware),
         "cases": {name: _stored(baseline) for name, baseline in file.baselines.items()},
@@ -367,12 +367,12 @@ def _stored(baseline: Baseline) -> dict[str, Any]:
     del case["case_id"]
     if baseline.provenance == PUBLISHED:
         return {name: case[name] for name in ("provenance", "published")}
-    # What is tolerated is the case's to say; how steady it is, the measuring's.
+    # Tolerances belong to the case; the limit on its spread follows from the measurement.
     return {**_draws_apart(case), "limits": {"spread": baseline.limits.spread}}
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """Return JSON-ready fields without those that say nothing."""
+    """Return JSON-ready fields without the empty ones."""
     cleaned: dict[str, Any] = _without_empty(msgspec.to_builtins(value))
     return cleaned
 

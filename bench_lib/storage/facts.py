@@ -1,7 +1,7 @@
-"""Facts kept in the user's cache: of a case while its software is the same, and of each device.
+"""Facts kept in the user's cache: about a case while its software is the same, and about a device.
 
-FLOPs and bytes depend on the software alone.  Numerics are a device's, and are computed again every
-week, so that a device that begins to compute wrongly is found.  One file each.
+FLOPs and bytes depend on the software alone.  Numerics depend on the device too, and are computed
+again every week, so that a device that begins to compute wrongly is found.  Each fact has a file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bench_lib.environment.variables import CACHE_FOLDERS
-from bench_lib.launch import files as kept
+from bench_lib.launch import files as cache_files
 from bench_lib.launch.cache import cache_folder
 from bench_lib.model import Bursts, Case, Environment, Hardware, Numerics, StepCounts
 
 COUNTING = ("formulas", "worker/workloads")
-"""Folders of this package whose code counts; counts by other code are not read."""
+"""Folders of this package whose code counts; counts by other versions of it are not used."""
 CHECKING = ("formulas", "worker")
 """Folders whose code computes numerics."""
 BESIDE_NUMERICS = ("python", "host", "cpu_count", "commit", "dirty", "governor", "caches")
@@ -42,19 +42,19 @@ class _Kept(msgspec.Struct, Generic[Fact]):
 
 def counts_of(case: Case, environment: Environment) -> StepCounts | None:
     """Return the counts of a case's step in some software; None if they are missing."""
-    return _read(_about(case, environment, COUNTING), _Kept[StepCounts])
+    return _read(_case_key(case, environment, COUNTING), _Kept[StepCounts])
 
 
 def keep_counts(case: Case, environment: Environment, counts: StepCounts) -> None:
     """Keep the counts; if that fails, they are counted again next time."""
     if counts.flops_per_step is not None:
-        _write(_about(case, environment, COUNTING), counts)
+        _write(_case_key(case, environment, COUNTING), counts)
 
 
 def numerics_of(case: Case, environment: Environment, device_uuid: str | None) -> Numerics | None:
     """Return the numerics of a case on a device; None if they are missing or old."""
-    about = _about_numerics(case, environment, device_uuid)
-    return _read(about, _Kept[Numerics], since_s=time.time() - NUMERICS_HOLD_S)
+    key = _numerics_key(case, environment, device_uuid)
+    return _read(key, _Kept[Numerics], since_s=time.time() - NUMERICS_HOLD_S)
 
 
 def keep_numerics(
@@ -62,52 +62,50 @@ def keep_numerics(
 ) -> None:
     """Keep numerics; if that fails, they are computed again next time.
 
-    The same ones do not become younger, because they may have been taken from here.
+    Numerics that are kept already keep their age, because they may have been read from here.
     """
     if numerics_of(case, environment, device_uuid) != numerics:
-        _write(_about_numerics(case, environment, device_uuid), numerics)
+        _write(_numerics_key(case, environment, device_uuid), numerics)
 
 
 def forget_numerics(case: Case, environment: Environment, device_uuid: str | None) -> None:
     """Have the numerics of a case computed again next time."""
-    about = _about_numerics(case, environment, device_uuid)
-    if about is not None:
+    key = _numerics_key(case, environment, device_uuid)
+    if key is not None:
         with contextlib.suppress(OSError):
-            _path(about).unlink(missing_ok=True)
+            _path(key).unlink(missing_ok=True)
 
 
-def _read(
-    about: dict[str, Any] | None, kind: type[_Kept[Fact]], since_s: float = 0.0
-) -> Fact | None:
-    found = None if about is None else kept.read(_path(about), kind)
-    return found.fact if found is not None and found.found_s >= since_s else None
+def _read(key: dict[str, Any] | None, kind: type[_Kept[Fact]], since_s: float = 0.0) -> Fact | None:
+    stored = None if key is None else cache_files.read(_path(key), kind)
+    return stored.fact if stored is not None and stored.found_s >= since_s else None
 
 
-def _write(about: dict[str, Any] | None, fact: StepCounts | Numerics | Bursts | None) -> None:
-    if about is not None:
-        kept.write(_path(about), _Kept(fact, time.time()))
+def _write(key: dict[str, Any] | None, fact: StepCounts | Numerics | Bursts | None) -> None:
+    if key is not None:
+        cache_files.write(_path(key), _Kept(fact, time.time()))
 
 
-def _about_numerics(
+def _numerics_key(
     case: Case, environment: Environment, device_uuid: str | None
 ) -> dict[str, Any] | None:
     """Return everything that numerics depend on; None if a device or torch is unknown."""
-    about = _about(case, environment, CHECKING)
-    if about is None or device_uuid is None:
+    key = _case_key(case, environment, CHECKING)
+    if key is None or device_uuid is None:
         return None
     software = msgspec.to_builtins(environment)
     for name in BESIDE_NUMERICS:
         del software[name]
     for name in CACHE_FOLDERS:
         software["variables"].pop(name, None)
-    return {**about, "device": device_uuid, "software": software}
+    return {**key, "device": device_uuid, "software": software}
 
 
-def _about(case: Case, environment: Environment, code: Sequence[str]) -> dict[str, Any] | None:
+def _case_key(case: Case, environment: Environment, code: Sequence[str]) -> dict[str, Any] | None:
     """Return everything that counts depend on; None if some of it is unknown.
 
-    A workload of somebody else's may change while its name and ours stay, and each rank has a step
-    of its own.
+    It is None for a workload of another package, whose code is not known, and for several ranks,
+    whose steps may differ.
     """
     if ":" in case.workload or case.launch.ranks > 1 or environment.torch is None:
         return None
@@ -124,19 +122,19 @@ def _about(case: Case, environment: Environment, code: Sequence[str]) -> dict[st
 def _code(*folders: str) -> str:
     """Return a hash of the code in folders of this package."""
     package = Path(__file__).resolve().parents[1]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(p for folder in folders for p in (package / folder).rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def folder() -> Path:
-    """Return where it is kept."""
+    """Return the folder of the facts."""
     return cache_folder() / "facts"
 
 
-def _path(about: dict[str, Any]) -> Path:
-    name = hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:16]
+def _path(key: dict[str, Any]) -> Path:
+    name = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:16]
     return folder() / f"{name}.json"
 
 
@@ -148,18 +146,18 @@ def bursts_of(device: Hardware, driver: str | None) -> Bursts | None:
 
     Raises KeyError if that was not measured yet.
     """
-    found = kept.read(_path(_about_device(device, driver)), _Kept[Bursts | None])
-    if found is None:
+    stored = cache_files.read(_path(_device_key(device, driver)), _Kept[Bursts | None])
+    if stored is None:
         raise KeyError(device.uuid)
-    return found.fact
+    return stored.fact
 
 
 def keep_bursts(device: Hardware, driver: str | None, bursts: Bursts | None) -> None:
     """Keep the result; if that fails, it is measured again next time."""
-    _write(_about_device(device, driver), bursts)
+    _write(_device_key(device, driver), bursts)
 
 
-def _about_device(device: Hardware, driver: str | None) -> dict[str, Any]:
+def _device_key(device: Hardware, driver: str | None) -> dict[str, Any]:
     """Return everything that a device's bursts depend on."""
     return {
         "device": device.uuid or f"{device.key} {device.bdf}",

@@ -1,8 +1,8 @@
 """A run's history file: JSON Lines, compressed when the run has ended.
 
-A run that is killed loses at most the case in flight, and its file stays as it is.  Readers take
-both, fold the lines into records, tolerate a torn last line and say so, and see a run without
-``end`` as unfinished.
+A run that is killed loses at most the case in flight, and its file stays uncompressed.  Readers
+take both, fold the lines into records, tolerate and report a torn last line, and treat a run
+without ``end`` as unfinished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from bench_lib import files as door
+from bench_lib import files as safe_files
 from bench_lib.model import (
     SCHEMA,
     Attempt,
@@ -40,9 +40,9 @@ from bench_lib.storage.lines import HistoryError
 INTERRUPTED = (129, 130, 143)
 """Exit statuses of a run that SIGHUP, Ctrl-C or SIGTERM ended, which may lack cases."""
 PACKED = ".gz"
-"""The end of the name of a file that was compressed."""
+"""Suffix of a compressed file's name."""
 LARGEST = 128 * 2**20
-"""Bytes; a larger file of a run, of tens of thousands of cases, is too much for memory."""
+"""Maximum bytes of a run's file, for tens of thousands of cases; more would fill the memory."""
 NAME = re.compile(
     r"(?P<time>\d{8}T\d{6}Z)_(?P<key>[^/\n]+)_(?P<run>[0-9a-f]{8})\.jsonl(?P<packed>\.gz)?"
 )
@@ -96,7 +96,7 @@ class Writer:
             ) from error
 
     def environment(self, environment: Environment, hardware: Hardware) -> str:
-        """Note where measurements of this run come from; returns the reference to it."""
+        """Write the environment of measurements, once a device; returns the reference to it."""
         name = reference(environment)
         if f"{name} {hardware.uuid}" not in self._environments:
             self._environments.add(f"{name} {hardware.uuid}")
@@ -104,15 +104,15 @@ class Writer:
         return name
 
     def attempt(self, case: Case, nodeid: str | None, attempt: Attempt) -> None:
-        """Note one try at a case."""
+        """Write one attempt at a case."""
         self._write("attempt", case=case, nodeid=nodeid, attempt=attempt)
 
     def kernels(self, case_id: str, kernels: KernelTable) -> None:
-        """Write down the kernels of a case's step."""
+        """Write the kernels of a case's step."""
         self._write("kernels", case_id=case_id, kernels=kernels)
 
     def verdict(self, record: Record) -> None:
-        """Note how a case was judged."""
+        """Write how a case was judged."""
         self._write(
             "verdict",
             case_id=record.case.id,
@@ -125,9 +125,9 @@ class Writer:
             blamed=record.blamed,
         )
 
-    def slow_down(self, found: SlowDown) -> None:
-        """Note a slowdown that several nights show together, reported tonight or before."""
-        self._write("slowdown", slow_down=found)
+    def slow_down(self, slow_down: SlowDown) -> None:
+        """Write a slowdown that several nights show together, reported tonight or before."""
+        self._write("slowdown", slow_down=slow_down)
 
     def end(
         self,
@@ -136,18 +136,18 @@ class Writer:
         *,
         caches: Mapping[str, str] | None = None,
     ) -> None:
-        """Close the run and compress its file; `caches` is how full they are now, if known.
+        """Close the run and compress its file; ``caches`` is their state now, if known.
 
-        By a status of INTERRUPTED it stays unfinished.
+        With an exit status of INTERRUPTED the run counts as unfinished.
         """
         if self._file.closed:
             return
-        after = {} if caches is None else {"caches": dict(caches)}
-        self._write("end", counts=dict(counts), exit_status=exit_status, **after)
+        state = {} if caches is None else {"caches": dict(caches)}
+        self._write("end", counts=dict(counts), exit_status=exit_status, **state)
         self.close()
-        with contextlib.suppress(OSError, HistoryError):  # which costs space, and nothing else
+        with contextlib.suppress(OSError, HistoryError):  # a failure costs only space
             packed = self.path.with_name(f"{self.path.name}{PACKED}")
-            door.replace(packed, gzip.compress(content(self.path), 6))
+            safe_files.replace(packed, gzip.compress(content(self.path), 6))
             self.path.unlink()
             self.path = packed
 
@@ -166,7 +166,7 @@ class Writer:
     def _write(self, kind: str, **body: Any) -> None:
         line = {"schema": SCHEMA, "kind": kind, "run": self.run_id, "time": utc_now(), **body}
         data = _encode(line) + b"\n"
-        good = self._file.tell()
+        start = self._file.tell()
         try:
             view = memoryview(data)
             while view:
@@ -174,8 +174,8 @@ class Writer:
             os.fsync(self._file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.truncate(good)
-                self._file.seek(good)
+                self._file.truncate(start)
+                self._file.seek(start)
             raise HistoryError(
                 f"cannot write history to {self.path}: {error.strerror}; everything before "
                 "this case is kept. Free some space or choose another folder with "
@@ -186,7 +186,7 @@ class Writer:
 def _encode(line: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(line)
-    except UnicodeEncodeError:  # a variable or a file name whose bytes are no text
+    except UnicodeEncodeError:  # a variable or a file name that is not UTF-8
         text = json.dumps(msgspec.to_builtins(line), ensure_ascii=False)
         return msgspec.json.encode(json.loads(text.encode(errors="replace")))
 
@@ -213,18 +213,18 @@ class Run:
     """Unreadable lines, by line number."""
 
     def __post_init__(self) -> None:
-        """Take over what the file's name says, which its lines need not."""
+        """Fill in what the file's name says, since the lines need not."""
         if match := NAME.fullmatch(self.path.name):
             self.key, self.run_id = match["key"], match["run"]
             self.started = began(self.path)
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run finished."""
         return self.ended is not None
 
     def device_of(self, attempt: Attempt) -> Hardware:
-        """Return the device of an attempt, else one of its hardware key."""
+        """Return the device of an attempt, or else one with its hardware key."""
         key = attempt.hardware_key or self.key
         devices = [device for device in self.hardware if device.key == key]
         own = [device for device in devices if device.uuid == attempt.device_uuid]
@@ -232,7 +232,7 @@ class Run:
 
 
 def began(path: Path) -> str:
-    """Return when a run began, as its file's name says: UTC, ISO 8601; empty where it is none."""
+    """Return when a run began by its file's name: UTC, ISO 8601; empty if it is no run's file."""
     match = NAME.fullmatch(path.name)
     if match is None:
         return ""
@@ -241,7 +241,7 @@ def began(path: Path) -> str:
 
 
 def read(path: Path) -> Run:
-    """Fold one file into a run.
+    """Read a run from its file.
 
     Lines that cannot be read are named in ``problems``; a line of a newer schema, or a
     file that cannot be read, raises HistoryError.
@@ -252,7 +252,7 @@ def read(path: Path) -> Run:
 def content(path: Path) -> bytes:
     """Return the lines of a run's file, compressed or not; raises HistoryError.
 
-    A run that ends meanwhile is found under its file's other name.
+    If the run ends meanwhile, its file is found under the other name.
     """
     try:
         return _content(path)
@@ -261,12 +261,12 @@ def content(path: Path) -> bytes:
         other = path.with_suffix("") if is_packed else path.with_name(f"{path.name}{PACKED}")
         with contextlib.suppress(OSError, EOFError, zlib.error):
             return _content(other)
-        why = (isinstance(error, OSError) and error.strerror) or error
-        raise HistoryError(f"cannot read {path}: {why}") from error
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise HistoryError(f"cannot read {path}: {reason}") from error
 
 
 def _content(path: Path) -> bytes:
-    with door.open_regular(path, LARGEST) as file:
+    with safe_files.open_regular(path, LARGEST) as file:
         data = (gzip.GzipFile(fileobj=file) if path.suffix == PACKED else file).read(LARGEST + 1)
     if len(data) > LARGEST:
         raise HistoryError(f"cannot read {path}: it holds more than {LARGEST / 1e6:.0f} MB")
@@ -274,7 +274,7 @@ def _content(path: Path) -> bytes:
 
 
 def unfold(path: Path, data: bytes) -> Run:
-    """Return what ``read`` does of a file's bytes; ``path`` names the file in messages.
+    """Read a run from its file's bytes; ``path`` names the file in messages.
 
     Raises HistoryError as ``read`` does.
     """
@@ -323,13 +323,13 @@ def _fold(run: Run, line: lines.Line) -> None:
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the runs' own files in a folder, oldest first; none where there is no folder."""
+    """Return the runs' files in a folder, oldest first; none if there is no folder."""
     return sorted(path for path in folder.glob("*.jsonl*") if NAME.fullmatch(path.name))
 
 
 def refuse_address(folder: str | Path) -> None:
-    """Raise HistoryError for the address of an object store, which 0.2 read by itself."""
-    if re.match(r"[a-z0-9]{2,}:/", str(folder)):  # a path has swallowed one of its slashes
+    """Raise HistoryError for the address of an object store, which only 0.2 could read."""
+    if re.match(r"[a-z0-9]{2,}:/", str(folder)):  # pathlib has merged the two slashes
         raise HistoryError(
             f"{folder} is an address, and runs are kept in a folder; copy it with "
             "aws s3 sync s3://BUCKET/RUNS history, or with rclone for other stores"

@@ -28,7 +28,7 @@ from bench_lib.model import (
 )
 
 LARGEST = 2**63
-"""No count is larger, and floating point takes it."""
+"""The maximum of any count; a float can hold it."""
 
 
 class HistoryError(UserError):
@@ -41,7 +41,7 @@ class Line(
     tag_field="kind",
     tag=lambda name: name.removesuffix("Line").lower(),
 ):
-    """The fields of every line, which says its kind by name: ``"kind": "attempt"``."""
+    """The fields of every line, among them the name of its kind: ``"kind": "attempt"``."""
 
     schema: int
     run: str
@@ -51,7 +51,7 @@ class Line(
 
 
 class EnvironmentLine(Line, kw_only=True):
-    """The environment of the attempts that name ``ref``; before them."""
+    """The environment of the attempts that name ``ref``; precedes them."""
 
     ref: str
     environment: Environment
@@ -59,7 +59,7 @@ class EnvironmentLine(Line, kw_only=True):
 
 
 class AttemptLine(Line, kw_only=True):
-    """One try at a case."""
+    """One attempt at a case."""
 
     case: Case
     attempt: Attempt
@@ -67,7 +67,7 @@ class AttemptLine(Line, kw_only=True):
 
 
 class KernelsLine(Line, kw_only=True):
-    """The kernels of a case's step by a profile."""
+    """The kernels of a case's step, from a profile."""
 
     case_id: str
     kernels: KernelTable
@@ -102,17 +102,17 @@ class EndLine(Line, kw_only=True):
     """How many cases have each status."""
     exit_status: int | None = None
     caches: dict[str, str] = {}
-    """How full they were left."""
+    """Their state at the end of the run."""
 
 
 def decoded(path: Path, data: bytes) -> Iterator[Line | str]:
-    """Yield each line of a file, or in words why it is left out.
+    """Yield each line of a file, or the reason why it is left out.
 
     Raises HistoryError for a line of a newer schema.
     """
-    *found, torn = data.split(b"\n")
+    *complete, torn = data.split(b"\n")
     tried: set[str] = set()
-    for number, raw in enumerate(found, 1):
+    for number, raw in enumerate(complete, 1):
         if not raw.strip():
             continue
         try:
@@ -127,7 +127,7 @@ def decoded(path: Path, data: bytes) -> Iterator[Line | str]:
         else:
             yield line
     if torn:
-        yield f"line {len(found) + 1} is torn: the run was killed while writing it"
+        yield f"line {len(complete) + 1} is torn: the run was killed while writing it"
 
 
 class _Head(msgspec.Struct):
@@ -136,12 +136,12 @@ class _Head(msgspec.Struct):
 
 
 def finding(_type: type[Any], fields: Any) -> Finding:
-    """Read a finding of a verdict, of which a later version may know other kinds and fields."""
+    """Read a finding of a verdict; a later version may know other kinds and fields."""
     kind = KINDS.get(str(fields.get("kind"))) if isinstance(fields, dict) else None
     if kind is not None:
         with contextlib.suppress(msgspec.ValidationError):
-            found: Finding = msgspec.convert(fields, kind)
-            return found
+            converted: Finding = msgspec.convert(fields, kind)
+            return converted
     return LaterFinding(str(fields.get("kind", "")) if isinstance(fields, dict) else "")
 
 
@@ -155,9 +155,9 @@ class _NewerSchemaError(Exception):
 
 
 def _decode(raw: bytes) -> Line | None:
-    """Decode one line; None of a kind that only a later version knows.
+    """Decode one line; None if only a later version knows its kind.
 
-    Raises ValueError where it is not as its kind is.
+    Raises ValueError if the line does not fit its kind.
     """
     try:
         line: Line = _line.decode(raw)
@@ -178,14 +178,14 @@ def _refuse_newer(line: Line | _Head) -> None:
         )
 
 
-def _check_measurement(seen: Measurement) -> None:
-    """Raise ValueError where nothing can be judged by it."""
-    if not seen.iteration_s:
+def _check_measurement(measurement: Measurement) -> None:
+    """Raise ValueError for a measurement that cannot be judged."""
+    if not measurement.iteration_s:
         raise ValueError("a measurement without iterations")
-    times = (min(seen.iteration_s), max(seen.iteration_s), seen.wall_s)
+    times = (min(measurement.iteration_s), max(measurement.iteration_s), measurement.wall_s)
     if not all(0 < time < math.inf for time in times):
         raise ValueError("a measurement whose times are not all above zero")
-    for name, value in vars(seen).items():
+    for name, value in vars(measurement).items():
         if type(value) is int and value > LARGEST:
             raise ValueError(f"a measurement whose {name} is above {LARGEST:.0e}")
 
@@ -194,8 +194,8 @@ def _check(line: Line, tried: set[str]) -> None:
     """Raise ValueError for a line that cannot follow the attempts before it."""
     match line:
         case AttemptLine():
-            if (seen := line.attempt.measurement) is not None:
-                _check_measurement(seen)
+            if (measurement := line.attempt.measurement) is not None:
+                _check_measurement(measurement)
             tried.add(line.case.id)
         case KernelsLine() | VerdictLine() if line.case_id not in tried:
             raise ValueError(f"{line.case_id} was not tried before it")

@@ -1,4 +1,4 @@
-"""The runs of a folder: files that were checked first, and each run once."""
+"""The runs of a folder: their files are checked first, and each run counts once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bench_lib.storage.history import Run
 from bench_lib.storage.lines import HistoryError
 
 ENDS = (".jsonl", f".jsonl{history.PACKED}")
-"""The ends of the names of runs' files."""
+"""Suffixes of the names of runs' files."""
 AHEAD = dt.timedelta(days=1)
-"""A run that began so much later than now has a wrong clock, and would be the newest for ever."""
+"""A run that began this far in the future has a wrong clock, and would stay the newest."""
 MONTH = ".parquet"
-"""The end of the name of a month that version 0.1 or 0.2 compacted."""
+"""Suffix of a month that version 0.1 or 0.2 compacted."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RunFile:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Of several copies of a run the greatest counts: a compressed one has its end."""
+        """The copy of a run with the highest rank counts: a compressed one is complete."""
         return self.name.endswith(history.PACKED), self.bytes
 
 
@@ -53,7 +53,7 @@ class Runs:
     """The runs of a folder."""
 
     def __init__(self, folder: str | Path, *, now: str | None = None) -> None:
-        """Open nothing yet.  Raises HistoryError for an address."""
+        """Nothing is opened yet.  Raises HistoryError for an address."""
         history.refuse_address(folder)
         self.folder = Path(folder)
         latest = dt.datetime.fromisoformat((now or history.utc_now()).rstrip("Z")) + AHEAD
@@ -63,23 +63,23 @@ class Runs:
 
     @cached_property
     def files(self) -> list[RunFile]:
-        """The files of all runs, oldest first; none where there is no folder.
+        """The files of all runs, oldest first; none if there is no folder.
 
-        Raises HistoryError where the folder cannot be read.
+        Raises HistoryError if the folder cannot be read.
         """
-        found: dict[str, RunFile] = {}
-        names: dict[str, str] = {}
-        for file in sorted(self._found(), key=lambda file: file.rank, reverse=True):
+        best: dict[str, RunFile] = {}
+        by_id: dict[str, str] = {}
+        for file in sorted(self._scanned(), key=lambda file: file.rank, reverse=True):
             if file.started > self._latest:
                 self._leave_out(file.name, f"began {file.started}, in the future")
                 continue
             name = file.name.removesuffix(history.PACKED)
-            found.setdefault(name, file)
+            best.setdefault(name, file)
             # One of the two may be forged, and nothing shows which.
-            if (other := names.setdefault(file.run_id, name)) != name:
+            if (other := by_id.setdefault(file.run_id, name)) != name:
                 self.problems.append(f"{file.name}: has the id of {other}; both count")
-        # Of two runs of one second the one that was written to last is the later.
-        return sorted(found.values(), key=lambda file: (file.started, file.modified_ns, file.name))
+        # Of two runs that began in the same second, the one written to last is the later.
+        return sorted(best.values(), key=lambda file: (file.started, file.modified_ns, file.name))
 
     def read(self, files: Iterable[RunFile], say: Callable[[str], None]) -> Iterator[Run]:
         """Yield whole runs, in the order of their files.
@@ -97,7 +97,7 @@ class Runs:
     def find(self, name: str) -> Run:
         """Return a run: ``latest``, its id or the start of one, or its file.
 
-        Raises HistoryError where there is none, or more than one.
+        Raises HistoryError if there is none, or more than one.
         """
         if name.endswith(ENDS) and os.path.lexists(name):
             return history.read(Path(name))
@@ -111,7 +111,7 @@ class Runs:
     def chosen(self, name: str) -> RunFile:
         """Return the file of a run: ``latest``, its name, the run's id or the start of one.
 
-        Raises HistoryError where there is none, or more than one.
+        Raises HistoryError if there is none, or more than one.
         """
         if not self.files:
             raise HistoryError(
@@ -119,11 +119,11 @@ class Runs:
             )
         if name == "latest":
             return self.files[-1]
-        found = [f for f in self.files if f.run_id.startswith(name) or f.name == name]
-        if len(found) == 1:
-            return found[0]
-        ids = ", ".join(file.run_id for file in (found or self.files)[-5:])
-        what = "is the start of several runs" if found else "is not a run here"
+        matches = [f for f in self.files if f.run_id.startswith(name) or f.name == name]
+        if len(matches) == 1:
+            return matches[0]
+        ids = ", ".join(file.run_id for file in (matches or self.files)[-5:])
+        what = "is the start of several runs" if matches else "is not a run here"
         raise HistoryError(f"{name!r} {what}; {self.folder} has {ids}")
 
     def latest(
@@ -144,9 +144,9 @@ class Runs:
         return self.read(own[:most], say)
 
     def record(self, case_id: str) -> Record | None:
-        """Return a case as the newest run that tried it has it; None if none did.
+        """Return a case's record in the newest run that tried it; None if none did.
 
-        A file that cannot be read is passed over.  Raises HistoryError.
+        Files that cannot be read are skipped.  Raises HistoryError.
         """
         wanted = case_id.encode(errors="replace")
         for file in reversed(self.files):
@@ -158,11 +158,11 @@ class Runs:
                     return record
         return None
 
-    def _found(self) -> Iterator[RunFile]:
-        """Yield every file of a run, also copies, and note what is none."""
+    def _scanned(self) -> Iterator[RunFile]:
+        """Yield every run's file, including copies; note those that are left out."""
         try:
             with os.scandir(self.folder) as entries:
-                there = sorted(entries, key=lambda entry: entry.name)
+                ordered = sorted(entries, key=lambda entry: entry.name)
         except FileNotFoundError:
             return
         except NotADirectoryError as error:
@@ -171,41 +171,41 @@ class Runs:
             ) from error
         except OSError as error:
             raise HistoryError(f"cannot read {self.folder}: {error.strerror}") from error
-        for entry in there:
+        for entry in ordered:
             if not entry.name.startswith(".") and entry.name.endswith((*ENDS, MONTH)):
                 yield from self._checked(Path(entry.path))
 
     def _checked(self, path: Path) -> Iterator[RunFile]:
-        """Yield a file as a run's; note what cannot be one."""
+        """Yield a run's file, or note why it is left out."""
         try:
-            about = path.stat(follow_symlinks=False)
-        except OSError:  # a run that ended this very moment has a compressed file
+            info = path.stat(follow_symlinks=False)
+        except OSError:  # the run has just ended, and its file was compressed
             path = path.with_name(f"{path.name}{history.PACKED}")
             if not path.is_file():
                 return
-            about = path.stat(follow_symlinks=False)
+            info = path.stat(follow_symlinks=False)
         try:
-            yield _named(path, about)
+            yield _named(path, info)
         except HistoryError as error:
             self._leave_out(path.name, str(error))
 
-    def _leave_out(self, name: str, why: str) -> None:
+    def _leave_out(self, name: str, reason: str) -> None:
         shown = name.encode(errors="replace").decode()
-        self.problems.append(f"{shown}: {why}; left out")
+        self.problems.append(f"{shown}: {reason}; left out")
 
 
-def _named(path: Path, about: os.stat_result) -> RunFile:
-    """Return a run's file by its name; raises HistoryError where it is none, or too large."""
-    if not stat.S_ISREG(about.st_mode):
+def _named(path: Path, info: os.stat_result) -> RunFile:
+    """Return a run's file; raises HistoryError if its name is of no run, or it is too large."""
+    if not stat.S_ISREG(info.st_mode):
         raise HistoryError("no regular file")
     if path.suffix == MONTH:
         raise HistoryError("a month that 0.1 or 0.2 compacted: unpack it (docs/history.md)")
-    name, size = path.name, about.st_size
+    name, size = path.name, info.st_size
     match = history.NAME.fullmatch(name)
     try:
         dt.datetime.fromisoformat(history.began(path).removesuffix("Z"))
         name.encode()
-    except ValueError:  # no such day, or bytes that are no text
+    except ValueError:  # no such day, or not UTF-8
         match = None
     if match is None:
         raise HistoryError("not named as the file of a run is")
@@ -214,4 +214,4 @@ def _named(path: Path, about: os.stat_result) -> RunFile:
             f"of {size / 1e6:.0f} MB; no more than {history.LARGEST / 1e6:.0f} MB are read"
         )
     began = history.began(path)
-    return RunFile(name, path, match["run"], match["key"], began, size, about.st_mtime_ns)
+    return RunFile(name, path, match["run"], match["key"], began, size, info.st_mtime_ns)

@@ -21,9 +21,9 @@ from bench_lib.model import UserError
 from bench_lib.verdict.metrics import LEADING, Metric
 
 ABOUT = ("run", "device")
-"""Fields that a line may have on its process, in a word."""
+"""Optional fields of a line, about its process."""
 LARGEST = 1e100
-"""No figure is larger, and sums of many are numbers still."""
+"""The maximum of any figure; sums of many are still finite."""
 MOST_BYTES, MOST_LINE = 64_000_000, 1_000_000
 """Bytes of all lines together, and of one: a line of 50,000 iterations."""
 
@@ -40,13 +40,13 @@ class Sample(msgspec.Struct, kw_only=True):
     iteration_s: Annotated[
         list[Annotated[float, msgspec.Meta(gt=0, le=LARGEST)]], msgspec.Meta(min_length=2)
     ]
-    """Of fewer the median means nothing."""
+    """A median of fewer means nothing."""
     run: Name = ""
     device: Name = ""
 
 
 class _Named(msgspec.Struct):
-    """The part of a line that says which case it is of, even where others are wrong."""
+    """The case of a line, which can be read even if other fields are wrong."""
 
     case: Annotated[str, msgspec.Meta(pattern=r"\S")]
 
@@ -66,7 +66,7 @@ class SampledProcess:
 
 @dataclass(slots=True)
 class CaseSamples:
-    """The processes of one case, by name, and why it cannot be judged where it cannot."""
+    """The processes of one case, by name, and why it cannot be judged, if it cannot."""
 
     case: str
     baseline: dict[str, SampledProcess] = field(default_factory=dict)
@@ -83,27 +83,27 @@ class CaseSamples:
 
 @dataclass
 class Samples:
-    """All that a file of timings holds, or several files."""
+    """The content of one or several files of timings."""
 
     cases: dict[str, CaseSamples] = field(default_factory=dict)
-    """By the name that each is shown by, in order of first appearance."""
+    """By displayed name, in order of first appearance."""
     problems: list[str] = field(default_factory=list)
     """Lines and files that belong to no case."""
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a file's lines with their ends; of one that is too long the beginning.
+    """Yield a file's lines with their line breaks; one that is too long is cut.
 
-    Raises UserError where there are too many bytes.
+    Raises UserError if there are too many bytes.
     """
-    left, goes_on = MOST_BYTES, False
+    left, continues = MOST_BYTES, False
     while piece := file.readline(MOST_LINE + 1):
         left -= len(piece)
         if left < 0:
             raise UserError(f"more than {MOST_BYTES / 1e6:.0f} MB of timings; judge fewer cases")
-        if not goes_on:
+        if not continues:
             yield piece
-        goes_on = not piece.endswith(b"\n")
+        continues = not piece.endswith(b"\n")
 
 
 def read(lines: Iterable[bytes]) -> Samples:
@@ -128,47 +128,47 @@ def read(lines: Iterable[bytes]) -> Samples:
             case.problems.append(f"line {number}: {error}")
     has_runs = any(process.run for case in samples.cases.values() for process in case.processes)
     for case in samples.cases.values():
-        case.problems += _told_of_some(case, has_runs=has_runs)
+        case.problems += _partly_given(case, has_runs=has_runs)
     if not samples.cases and not samples.problems:
         samples.problems.append("no samples in it")
     return samples
 
 
 def decoded(text: bytes) -> Any:
-    """Decode JSON, also with the NaN and Infinity that Python writes.
+    """Decode JSON, including the NaN and Infinity that Python writes.
 
-    Raises ValueError, or RecursionError, where it is no JSON.
+    Raises ValueError or RecursionError if it is not JSON.
     """
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
-        found = json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode()  # half a letter is no text
-        return found
+        document = json.loads(text)
+        json.dumps(document, ensure_ascii=False).encode()  # fails for half a surrogate pair
+        return document
 
 
-def _told_of_some(case: CaseSamples, *, has_runs: bool) -> Iterator[str]:
-    """Say what some lines of a case have and others lack.
+def _partly_given(case: CaseSamples, *, has_runs: bool) -> Iterator[str]:
+    """Name the fields that only some lines of a case have.
 
-    The error that a run adds has to be known for all cases, so a file has it for all or for none.
+    The error that a run adds has to be known for all cases, so all lines have a run or none has.
     """
     for name in ABOUT:
         values = {getattr(process, name) for process in case.processes}
-        is_told = has_runs if name == "run" else values != {""}
+        is_needed = has_runs if name == "run" else values != {""}
         lacking = [process.place for process in case.processes if not getattr(process, name)]
-        if lacking and is_told:
+        if lacking and is_needed:
             yield f"{lacking[0]}: no {name}, which others have; say it on all lines or on none"
 
 
 def _add(case: CaseSamples, sample: Sample, place: str) -> None:
-    """Add a line's process to its case; raises ValueError where another line has its name."""
+    """Add a line's process to its case; raises ValueError if another line has its name."""
     side = case.baseline if sample.role == "baseline" else case.candidate
-    # A run may number its processes as another one does.
+    # Two runs may number their processes alike.
     name = f"{sample.run}/{sample.process}" if sample.run != "" else str(sample.process)
     if name in side:
         raise ValueError(
             f"process {name!r} of the {sample.role} is on {side[name].place} already; "
             "give every process a name of its own"
         )
-    about = {each: str(getattr(sample, each)) for each in ABOUT}
-    side[name] = SampledProcess(math.log(statistics.median(sample.iteration_s)), place, **about)
+    details = {key: str(getattr(sample, key)) for key in ABOUT}
+    side[name] = SampledProcess(math.log(statistics.median(sample.iteration_s)), place, **details)

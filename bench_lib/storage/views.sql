@@ -1,5 +1,5 @@
--- The tables that a query sees.  Python makes two before: ``known``, a row for each file that could
--- be read; and ``read``, their lines.
+-- The tables that a query sees.  Python creates two first: ``known``, with a row for each file that
+-- could be read, and ``read``, with their lines.
 
 CREATE VIEW points AS
 SELECT
@@ -85,14 +85,14 @@ FROM (
 
 CREATE VIEW kernels AS
 SELECT
-    run, started, case_id, hardware_key, k.name, k.calls, k.total_s, found.steps, found.source
+    run, started, case_id, hardware_key, k.name, k.calls, k.total_s, profile.steps, profile.source
 FROM (
-    SELECT run, started, case_id, hardware_key, found, unnest(found.kernels) AS k
+    SELECT run, started, case_id, hardware_key, profile, unnest(profile.kernels) AS k
     FROM (
         SELECT *, from_json(body->'kernels', '{
             "source": "VARCHAR", "steps": "BIGINT",
             "kernels": [{"name": "VARCHAR", "calls": "DOUBLE", "total_s": "DOUBLE"}]
-        }') AS found
+        }') AS profile
         FROM lines WHERE kind = 'kernels'
     )
 );

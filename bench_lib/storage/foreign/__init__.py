@@ -20,9 +20,9 @@ from bench_lib.verdict.metrics import LEADING
 FORMATS: Mapping[str, Format] = {form.name: form for form in (*documents.FORMATS, *tables.FORMATS)}
 """By the name in ``--format``."""
 MOST_BYTES = 64 * 2**20
-"""A thousand requests of a thousand tokens each, with every token's time, take about 25 MB."""
+"""Maximum size; a thousand requests of a thousand tokens, with each token's time, take 25 MB."""
 ALIKE = 1.01
-"""Work that differs by more is other work."""
+"""Amounts of work that differ by more than this factor are not comparable."""
 
 
 def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
@@ -35,21 +35,21 @@ def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
             try:
                 figures = list(form.figures(files.content(path, MOST_BYTES)))
             except (OSError, FormatError) as error:
-                why = error.strerror if isinstance(error, OSError) else error
-                samples.problems.append(f"{name}: {why}; name a file of {form.program}")
+                reason = error.strerror if isinstance(error, OSError) else error
+                samples.problems.append(f"{name}: {reason}; name a file of {form.program}")
                 continue
             if not figures:
                 samples.problems.append(f"{name}: no figures; run {form.program} to the end")
             for figure in figures:
                 key = _add(samples, role, name, figure)
                 work.setdefault(key, []).append((name, figure))
-    for key, done in work.items():
-        samples.cases[key].problems += _other_work(done)
+    for key, reported in work.items():
+        samples.cases[key].problems += _other_work(reported)
     return samples
 
 
 def _add(samples: Samples, role: str, name: str, figure: Reported) -> str:
-    """Add a figure to its case, and return how that is shown: with its metric, if not the step."""
+    """Add a figure to its case; return that case's displayed name, which may name the metric."""
     case_id = printable(figure.case)
     key = case_id if figure.metric is LEADING else f"{case_id}: {figure.metric.label}"
     if figure.process:
@@ -72,15 +72,15 @@ def _add(samples: Samples, role: str, name: str, figure: Reported) -> str:
     return key
 
 
-def _other_work(done: Sequence[tuple[str, Reported]]) -> list[str]:
-    """Say of each kind of work by how much processes differ in it, where they do."""
-    found = []
-    for name in done[0][1].inputs:
-        amounts = [(figure.inputs.get(name, 0), file) for file, figure in done]
-        (least, fewer), (most, more) = min(amounts), max(amounts)
+def _other_work(reported: Sequence[tuple[str, Reported]]) -> list[str]:
+    """Describe each kind of work in which processes differ too much to be compared."""
+    problems = []
+    for name in reported[0][1].inputs:
+        amounts = [(figure.inputs.get(name, 0), file) for file, figure in reported]
+        (least, least_file), (most, most_file) = min(amounts), max(amounts)
         if most > ALIKE * least:
-            found.append(
-                f"{more}: {most:g} {name}, where {fewer} has {least:g}; "
+            problems.append(
+                f"{most_file}: {most:g} {name}, where {least_file} has {least:g}; "
                 "measure both with one data set, seed and length"
             )
-    return found
+    return problems

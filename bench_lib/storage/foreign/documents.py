@@ -52,11 +52,11 @@ class Kind(NamedTuple):
 
 
 def figures(data: bytes, kinds: Mapping[str, Kind]) -> Iterator[Reported]:
-    """Yield the figures of a file's documents, each of one of these kinds; raises FormatError."""
+    """Yield the figures of a file's documents, each of which has a kind; raises FormatError."""
     for where, document in _documents(data):
         kind = next((k for name, k in kinds.items() if name in document), None)
         if kind is None:
-            commands = ", ".join(each.command for each in kinds.values())
+            commands = ", ".join(k.command for k in kinds.values())
             raise FormatError(f"{where}no result of {commands}")
         try:
             yield from kind.figures(document)
@@ -65,29 +65,29 @@ def figures(data: bytes, kinds: Mapping[str, Kind]) -> Iterator[Reported]:
 
 
 def _documents(data: bytes) -> Iterator[tuple[str, Document]]:
-    """Yield a file's objects, each with where it is: empty, or ``line N: ``."""
+    """Yield a file's objects, each with its place: ``line N: ``, or empty."""
     lines = [(f"line {n}: ", line) for n, line in enumerate(data.splitlines(), 1) if line.strip()]
     where = ""
     try:
         try:
-            found = [("", decoded(data))]
+            documents = [("", decoded(data))]
         except ValueError:
             if len(lines) < 2:
                 raise
-            found = []
+            documents = []
             for where, line in lines:
-                found.append((where, decoded(line)))
+                documents.append((where, decoded(line)))
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}no JSON: {error}") from error
-    for where, document in found:
-        for each in document if isinstance(document, list) else [document]:
-            if not isinstance(each, dict):
+    for where, document in documents:
+        for item in document if isinstance(document, list) else [document]:
+            if not isinstance(item, dict):
                 raise FormatError(f"{where}no JSON object")
-            yield where, each
+            yield where, item
 
 
 def number(document: Document, name: str) -> float:
-    """Return a field, in its own unit; raises FormatError where it is no number."""
+    """Return a field, in its own unit; raises FormatError if it is not a number."""
     value = document.get(name)
     if isinstance(value, float) or (type(value) is int and abs(value) <= LARGEST):
         return float(value)
@@ -95,7 +95,7 @@ def number(document: Document, name: str) -> float:
 
 
 def items(document: Document, name: str) -> list[Any]:
-    """Return a field; raises FormatError where it is no list."""
+    """Return a field; raises FormatError if it is not a list."""
     value = document.get(name)
     if isinstance(value, list):
         return value
@@ -103,7 +103,7 @@ def items(document: Document, name: str) -> list[Any]:
 
 
 def inside(document: Any, name: str) -> Document:
-    """Return an object in another; an empty one where there is none."""
+    """Return a nested object; an empty one if there is none."""
     value = document.get(name) if isinstance(document, dict) else None
     return value if isinstance(value, dict) else {}
 
@@ -111,19 +111,19 @@ def inside(document: Any, name: str) -> Document:
 # ---- requests to a server: SGLang's benchmark began as vLLM's ---------------------------
 
 
-def _served(document: Document, case: str, lost: float, of: float) -> Iterator[Reported]:
-    """Yield the medians of the requests, and their rate; so many requests were lost."""
-    rate, most = document.get("request_rate"), document.get("max_concurrency")
-    # All came at once where the rate is not limited.
+def _served(document: Document, case: str, failed: float, total: float) -> Iterator[Reported]:
+    """Yield the medians of the requests, and their rate; ``failed`` of ``total`` failed."""
+    rate, limit = document.get("request_rate"), document.get("max_concurrency")
+    # Without a limit on the rate, all requests come at once.
     case += "" if rate in ("inf", math.inf, None) else f"-r{rate}"
-    case += "" if most is None else f"-c{most}"
+    case += "" if limit is None else f"-c{limit}"
     completed = number(document, "completed")
     values = {FIRST_TOKEN: number(document, "median_ttft_ms") / 1e3}
-    if number(document, "total_output_tokens") > completed:  # else answers of one token
+    if number(document, "total_output_tokens") > completed:  # otherwise each answer is one token
         values[BETWEEN_TOKENS] = number(document, "median_itl_ms") / 1e3
         values[PER_TOKEN] = number(document, "median_tpot_ms") / 1e3
     values[OUTPUT_RATE] = number(document, "output_throughput")
-    problem = f"{lost:g} of {of:g} requests failed" if lost > 0 else ""
+    problem = f"{failed:g} of {total:g} requests failed" if failed > 0 else ""
     work = {"requests": completed, "input tokens": number(document, "total_input_tokens")}
     for metric, value in values.items():
         yield Reported(case, value, metric, problem, work)
@@ -131,10 +131,10 @@ def _served(document: Document, case: str, lost: float, of: float) -> Iterator[R
 
 def _of_vllm(document: Document) -> Iterator[Reported]:
     """Yield the figures of ``vllm bench serve``, formerly ``benchmark_serving.py``."""
-    asked = number(document, "num_prompts")
-    lost = asked - number(document, "completed")
+    requested = number(document, "num_prompts")
+    failed = requested - number(document, "completed")
     model = str(document.get("model_id")).rpartition("/")[2]
-    yield from _served(document, f"{model}-serve-n{asked:g}", lost, asked)
+    yield from _served(document, f"{model}-serve-n{requested:g}", failed, requested)
 
 
 def _of_sglang(document: Document) -> Iterator[Reported]:
@@ -154,7 +154,7 @@ def _of_sglang(document: Document) -> Iterator[Reported]:
 
 
 def _latency(document: Document) -> Iterator[Reported]:
-    """Yield the median of the iterations of ``vllm bench latency``, of whatever model."""
+    """Yield the median of the iterations of ``vllm bench latency``, of any model."""
     seconds = [number({"latencies": x}, "latencies") for x in items(document, "latencies")]
     yield Reported("latency", statistics.median(seconds) if seconds else 0.0)
 
@@ -165,13 +165,13 @@ def _throughput(document: Document) -> Iterator[Reported]:
 
 
 def _batch(document: Document, kind: str, names: Mapping[str, Metric]) -> Iterator[Reported]:
-    """Yield the metrics of a batch that it has, by the names of their fields."""
-    size, asked, answered = (
+    """Yield those of a batch's metrics that the document has; ``names`` are their fields."""
+    size, inputs, outputs = (
         number(document, name) for name in ("batch_size", "input_len", "output_len")
     )
     for name, metric in names.items():
         if document.get(name) is not None:
-            case = f"{kind}-b{size:g}-i{asked:g}-o{answered:g}"
+            case = f"{kind}-b{size:g}-i{inputs:g}-o{outputs:g}"
             yield Reported(case, number(document, name), metric)
 
 
@@ -202,7 +202,7 @@ def _session(document: Document) -> Iterator[Reported]:
 # ---- PyTorch's dashboards ----------------------------------------------------------------
 
 ASIDE = re.compile(r"mean_|std_|p\d+_")
-"""Beside a median: what says little more of it, and tails."""
+"""Statistics that add little to a median, and tails."""
 WORK = ("num_prompts", "max_concurrency", "batch_size", "input_len", "output_len")
 """Arguments of vLLM's benchmarks that say how much it did."""
 
@@ -210,16 +210,16 @@ WORK = ("num_prompts", "max_concurrency", "batch_size", "input_len", "output_len
 def _record(document: Document) -> Iterator[Reported]:
     """Yield a metric's value for each shape or process, or else the median of all its values.
 
-    Names of metrics say their units, as ``_ms``.
+    Names of metrics end in their units, such as ``_ms``.
     """
-    about, benchmark, model = (inside(document, each) for each in ("metric", "benchmark", "model"))
-    name, values = str(about.get("name")), items(about, "benchmark_values")
-    info = {**inside(benchmark, "extra_info"), **inside(about, "extra_info")}
-    whose = str(model.get("name") or benchmark.get("name")).rpartition("/")[2]
+    fields, benchmark, model = (inside(document, key) for key in ("metric", "benchmark", "model"))
+    name, values = str(fields.get("name")), items(fields, "benchmark_values")
+    info = {**inside(benchmark, "extra_info"), **inside(fields, "extra_info")}
+    title = str(model.get("name") or benchmark.get("name")).rpartition("/")[2]
     parts = (model.get("backend"), benchmark.get("mode"), benchmark.get("dtype"))
-    case = str(info.get("case") or "-".join([whose, *(str(part) for part in parts if part)]))
-    told = str(info.get("more_is_better", "")).lower()
-    metric = find(name) or named(name, more_is_better=told == "true" if told else None)
+    case = str(info.get("case") or "-".join([title, *(str(part) for part in parts if part)]))
+    direction = str(info.get("more_is_better", "")).lower()
+    metric = find(name) or named(name, more_is_better=direction == "true" if direction else None)
     is_ours = info.get("values") == "processes"
     if ASIDE.match(name) or (is_ours and metric is not LEADING):
         return
@@ -228,20 +228,20 @@ def _record(document: Document) -> Iterator[Reported]:
         yield Reported(case, 0.0, metric or of(name), problem)
         return
     args = inside(info, "args")
-    work = {each: args[each] for each in WORK if type(args.get(each)) in (int, float)}
-    shapes = document.get("shape")  # Helion's, of each value
+    work = {key: args[key] for key in WORK if type(args.get(key)) in (int, float)}
+    shapes = document.get("shape")  # from Helion, one for each value
     of_shapes = shapes if isinstance(shapes, list) and len(shapes) == len(values) else None
     if not (of_shapes or is_ours):
         values = [statistics.median(values)]
     scale = scale_of(name) or 1.0
-    for at, value in enumerate(values):
-        of_shape = f"{case}-{of_shapes[at]}" if of_shapes else case
-        process = at + 1 if is_ours else 0
+    for index, value in enumerate(values):
+        of_shape = f"{case}-{of_shapes[index]}" if of_shapes else case
+        process = index + 1 if is_ours else 0
         yield Reported(of_shape, value * scale, metric, inputs=work, process=process)
 
 
 def _problem(name: str, values: list[Any], metric: Metric | None, info: Document) -> str:
-    """Say why a record must not be judged; empty where it may."""
+    """Return why a record must not be judged; empty if it may."""
     odd = [x for x in values if type(x) not in (int, float) or not abs(x) <= LARGEST]
     if odd:
         return f"benchmark_values of {name} holds {odd[0]!r:.40} instead of numbers"
@@ -259,33 +259,29 @@ def _format(name: str, program: str, *kinds: Kind) -> Format:
     return Format(name, program, partial(figures, kinds={kind.telltale: kind for kind in kinds}))
 
 
+VLLM = (
+    Kind("tokenizer_id", "vllm bench serve", _of_vllm),
+    Kind("avg_latency", "vllm bench latency", _latency),
+    Kind("requests_per_second", "vllm bench throughput", _throughput),
+)
+SGLANG = (
+    Kind("dataset_name", "sglang.bench_serving", _of_sglang),
+    Kind(
+        "prefill_latency",
+        "sglang.bench_one_batch",
+        partial(_batch, kind="one-batch", names=ONE_BATCH),
+    ),
+    Kind(
+        "latency",
+        "sglang.bench_one_batch_server",
+        partial(_batch, kind="one-batch-server", names=ONE_BATCH_SERVED),
+    ),
+)
+PYTEST_BENCHMARK = Kind("benchmarks", "pytest --benchmark-json", _session)
+PYTORCH = Kind("metric", "version 3 of the record", _record)
 FORMATS = (
-    _format(
-        *("vllm", "vLLM's benchmarks"),
-        Kind("tokenizer_id", "vllm bench serve", _of_vllm),
-        Kind("avg_latency", "vllm bench latency", _latency),
-        Kind("requests_per_second", "vllm bench throughput", _throughput),
-    ),
-    _format(
-        *("sglang", "SGLang's benchmarks"),
-        Kind("dataset_name", "sglang.bench_serving", _of_sglang),
-        Kind(
-            "prefill_latency",
-            "sglang.bench_one_batch",
-            partial(_batch, kind="one-batch", names=ONE_BATCH),
-        ),
-        Kind(
-            "latency",
-            "sglang.bench_one_batch_server",
-            partial(_batch, kind="one-batch-server", names=ONE_BATCH_SERVED),
-        ),
-    ),
-    _format(
-        *("pytest-benchmark", "pytest-benchmark"),
-        Kind("benchmarks", "pytest --benchmark-json", _session),
-    ),
-    _format(
-        *("pytorch", "PyTorch's benchmark record"),
-        Kind("metric", "version 3 of the record", _record),
-    ),
+    _format("vllm", "vLLM's benchmarks", *VLLM),
+    _format("sglang", "SGLang's benchmarks", *SGLANG),
+    _format("pytest-benchmark", "pytest-benchmark", PYTEST_BENCHMARK),
+    _format("pytorch", "PyTorch's benchmark record", PYTORCH),
 )

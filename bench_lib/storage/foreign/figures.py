@@ -21,9 +21,9 @@ class Reported:
     """In the metric's unit."""
     metric: Metric = LEADING
     problem: str = ""
-    """Why it must not be judged; empty where it may."""
+    """Why it must not be judged; empty if it may."""
     inputs: Mapping[str, float] = field(default_factory=dict)
-    """Values that processes have to share for a comparison to mean anything, by name."""
+    """Values that have to be equal for processes to be comparable, by name."""
     process: int = 0
     """Number of the process in a file of several, from 1."""
 

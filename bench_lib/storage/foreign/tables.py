@@ -37,48 +37,48 @@ RIGHT = ("0", "N/A")
 
 
 def _of_rccl(data: bytes) -> list[Reported]:
-    found = list(_figures(data.decode(errors="replace").splitlines()))
-    if not found:
+    figures = list(_figures(data.decode(errors="replace").splitlines()))
+    if not figures:
         raise FormatError(f"it is not the table that {RCCL} prints without -J or -Z")
-    return found
+    return figures
 
 
 def _figures(lines: Sequence[str]) -> Iterator[Reported]:
-    collective, ranks, before = "collective", 0, ""
+    collective, ranks, previous = "collective", 0, ""
     headings: list[str] = []
     places: list[str] = []
     for number, line in enumerate(lines, 1):
-        words = line.split()
+        fields = line.split()
         if line.startswith(STARTING):
             collective, ranks = line.removeprefix(STARTING).strip().rpartition("/")[2], 0
         elif RANK.match(line):
             ranks += 1
-        elif words[:2] == ["#", "size"]:
-            headings, places = words[1:], PLACES.findall(before)
-        elif headings and words and words[0].isdigit():
+        elif fields[:2] == ["#", "size"]:
+            headings, places = fields[1:], PLACES.findall(previous)
+        elif headings and fields and fields[0].isdigit():
             case = collective.removesuffix("_perf") + (f"-x{ranks}" if ranks else "")
-            yield from _row(number, case, headings, places, words)
-        before = line
+            yield from _row(number, case, headings, places, fields)
+        previous = line
 
 
 def _row(
-    number: int, case: str, headings: Sequence[str], places: Sequence[str], words: Sequence[str]
+    number: int, case: str, headings: Sequence[str], places: Sequence[str], fields: Sequence[str]
 ) -> Iterator[Reported]:
     begins = [at for at, heading in enumerate(headings) if heading in TIMES]
     if not begins or len(begins) != len(places):
-        words = "its headings do not say which times are in-place; print it with rccl-tests of"
-        raise FormatError(f"line {number}: {words} ROCm 5 or later")
-    if len(words) < len(headings):
+        hint = "its headings do not say which times are in-place; print it with rccl-tests of"
+        raise FormatError(f"line {number}: {hint} ROCm 5 or later")
+    if len(fields) < len(headings):
         raise FormatError(f"line {number}: it is cut off; run the test again to its end")
-    cells = dict(zip(headings[: begins[0]], words, strict=False))
+    cells = dict(zip(headings[: begins[0]], fields, strict=False))
     case += f"-{cells['size']}B-{cells.get('type', '')}"
     case += "" if cells.get("redop", "none") == "none" else f"-{cells['redop']}"
     case += "" if cells.get("root", "-1") == "-1" else f"-root{cells['root']}"
     for place, (begin, end) in zip(places, pairwise([*begins, len(headings)]), strict=True):
-        group = dict(zip(headings[begin:end], words[begin:end], strict=True))
+        group = dict(zip(headings[begin:end], fields[begin:end], strict=True))
         wrong = group.get("#wrong", "0")
         problem = "" if wrong in RIGHT else f"line {number}: {wrong} wrong elements"
-        yield Reported(f"{case}-{place}", _number(words[begin], number) / 1e6, problem=problem)
+        yield Reported(f"{case}-{place}", _number(fields[begin], number) / 1e6, problem=problem)
 
 
 def _number(text: str, line: int) -> float:
@@ -97,15 +97,15 @@ NEEDED = ("m", "n", "k", "us")
 USUAL = dict.fromkeys(
     ("grouped_gemm", "beta", "scaleA", "scaleB", "bias_vector", "rotating_buffer", "flush"), "0"
 ) | {"batch_count": "1", "activation_type": "none", "use_gpu_timer": "0"}
-"""Arguments that a case's id names where they are not these."""
+"""Usual values of arguments; a case's id names others."""
 
 
 def _of_hipblaslt(data: bytes) -> list[Reported]:
-    found = list(_rows(data.decode(errors="replace").splitlines()))
-    if not found:
+    rows = list(_rows(data.decode(errors="replace").splitlines()))
+    if not rows:
         raise FormatError(f"it holds no lines of {HIPBLASLT}")
-    won = {figure.case for figure, is_winner in found if is_winner}
-    return [figure for figure, is_winner in found if is_winner or figure.case not in won]
+    won = {figure.case for figure, is_winner in rows if is_winner}
+    return [figure for figure, is_winner in rows if is_winner or figure.case not in won]
 
 
 def _rows(lines: Sequence[str]) -> Iterator[tuple[Reported, bool]]:
@@ -130,12 +130,12 @@ def _case(cells: Mapping[str, str]) -> str:
     """Return ``TN-4096x4096x4096-bf16_r-f32_r``, and anything unusual."""
     types = [cells[f"{which}_type"] for which in "abcd" if f"{which}_type" in cells]
     types = types[:1] if len(set(types)) == 1 else types
-    words = [f"{cells['transA']}{cells['transB']}", f"{cells['m']}x{cells['n']}x{cells['k']}"]
-    words += [*types, cells.get("compute_type", "")]
-    words += [
+    parts = [f"{cells['transA']}{cells['transB']}", f"{cells['m']}x{cells['n']}x{cells['k']}"]
+    parts += [*types, cells.get("compute_type", "")]
+    parts += [
         f"{name}={cells[name]}" for name, usual in USUAL.items() if cells.get(name, usual) != usual
     ]
-    return "-".join(word for word in words if word)
+    return "-".join(part for part in parts if part)
 
 
 # ---- rocprofv3 --------------------------------------------------------------------------
