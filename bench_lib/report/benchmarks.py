@@ -26,13 +26,13 @@ def document(run: Run) -> str:
     environment = next(iter(run.environments.values()), None)
     machine = make_machine_info()
     if environment is not None:
-        # The run's machine, which need not be the one that exports.
+        # The run's machine, which need not be this one.
         machine |= {"node": environment.host, "python_version": environment.python}
     if run.hardware:
         machine["gpu"] = gpu(run.hardware[0])
     records = [record for record in run.records.values() if record.measurements]
-    measured = [(each, run.device_of(each.attempts[-1])) for each in records]
-    found = {
+    measured = [(record, run.device_of(record.attempts[-1])) for record in records]
+    content = {
         "machine_info": machine,
         "commit_info": {
             "id": environment.commit if environment else None,
@@ -42,29 +42,29 @@ def document(run: Run) -> str:
             "project": "bench-lib",
             "branch": "(unknown)",
         },
-        "benchmarks": [each.as_dict() for each in benchmarks(measured)],
+        "benchmarks": [benchmark.as_dict() for benchmark in benchmarks(measured)],
         "datetime": run.started,
         "version": __version__,
     }
-    return json.dumps(found, indent=2) + "\n"
+    return json.dumps(content, indent=2) + "\n"
 
 
 def gpu(device: Hardware) -> dict[str, Any]:
-    """Return a device as machine info has it, which knows CPUs only."""
+    """Return a device for the machine info, which knows CPUs only."""
     names = ("key", "name", "uuid", "arch", "memory_bytes")
     return {name: getattr(device, name) for name in names}
 
 
 def benchmarks(measured: Sequence[tuple[Record, Hardware]]) -> Iterator[Any]:
-    """Yield what pytest-benchmark keeps of each case that has samples, with its device."""
+    """Yield pytest-benchmark's metadata of each case that has samples."""
     names = list(dict.fromkeys(name for record, _ in measured for name in record.case.params))
-    known: set[str] = set()
+    seen: set[str] = set()
     for record, device in measured:
         attempt = next((a for a in record.attempts if a.accepted and a.measurement), None)
         nodeid = record.nodeid or record.case.id
-        # Of one test the first case has its name.
-        fullname = f"{nodeid}[{record.case.id}]" if nodeid in known else nodeid
-        known.add(nodeid)
+        # The first case of a test has the test's name.
+        fullname = f"{nodeid}[{record.case.id}]" if nodeid in seen else nodeid
+        seen.add(nodeid)
         if attempt is not None:
             yield _benchmark(fullname, record, attempt, device, names)
 
@@ -82,8 +82,8 @@ def _benchmark(
         fullname=fullname,
         group=None,
         param=param.removesuffix("]") if bracket else None,
-        # Of every case every name: pytest-benchmark groups by one that all have.
-        params={each: record.case.params.get(each) for each in names},
+        # Every case has every name, because pytest-benchmark groups only by names that all have.
+        params={key: record.case.params.get(key) for key in names},
         extra_info=extra_info(record, attempt, hardware),
         cprofile_stats=None,
         has_error=False,
@@ -100,12 +100,12 @@ def _benchmark(
     benchmark = make(fixture, iterations=1, options=options)
     for seconds in attempt.measurement.iteration_s:
         benchmark.update(seconds)
-    benchmark.as_dict(flat=True)  # what cannot be shown is found here, and not when it ends
+    benchmark.as_dict(flat=True)  # fails here, and not when it ends, if a value cannot be shown
     return benchmark
 
 
 def extra_info(record: Record, attempt: Attempt, hardware: Hardware) -> dict[str, Any]:
-    """Return what pytest-benchmark has no column for; in its files."""
+    """Return the figures that pytest-benchmark has no columns for, but keeps in its files."""
     measurement = attempt.measurement
     assert measurement is not None
     metrics = summarise(

@@ -58,8 +58,8 @@ def _of(name: str) -> Callable[[Record], Any]:
 
 
 def _item(record: Record) -> str:
-    found = figures(record)
-    return f"{found.item}/s" if found else ""
+    case_figures = figures(record)
+    return f"{case_figures.item}/s" if case_figures else ""
 
 
 def _timing(record: Record) -> Verdict | None:
@@ -112,7 +112,7 @@ COLUMNS: list[Column[Record]] = [
 
 def summary(records: Iterable[Record]) -> Table[Record]:
     """Return a table of records, worst first and otherwise in the order measured."""
-    return Table(COLUMNS, sorted(records, key=lambda each: rank(each.status)))
+    return Table(COLUMNS, sorted(records, key=lambda record: rank(record.status)))
 
 
 _QUIET = (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
@@ -130,18 +130,18 @@ def explanations(
     lines = [] if every else _on_skips(records)
     for record in records:
         lines += _on_quarantine(record)
-        found = {verdict.metric for verdict in turns.elsewhere(record.verdicts)}
+        elsewhere = {verdict.metric for verdict in turns.elsewhere(record.verdicts)}
         for verdict in record.verdicts if record not in above else ():
-            is_finding = verdict.against == REFERENCE and verdict.metric in found
+            is_finding = verdict.against == REFERENCE and verdict.metric in elsewhere
             is_shown = verdict.status not in quiet or verdict.against == "published" or is_finding
             if is_shown:
-                words = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
-                lines.append(words + shortened(verdict.reason))
+                prefix = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
+                lines.append(prefix + shortened(verdict.reason))
         for attempt in record.attempts:
             if attempt.invalid and record.status is not Status.INVALID:
-                why, again, _ = (attempt.discarded or "").partition("; measured again")
+                reason, again, _ = (attempt.discarded or "").partition("; measured again")
                 what = "measured again" if again else "discarded"
-                lines.append(f"{record.case.id}: {what}: {why}")
+                lines.append(f"{record.case.id}: {what}: {reason}")
     lines += _on_warnings(records)
     return list(dict.fromkeys(map(printable, lines)))
 
@@ -151,11 +151,11 @@ def changes(records: Iterable[Record]) -> list[str]:
     days: dict[str, set[str]] = {}
     for record in records:
         if record.changes and record.status not in _UNJUDGED:
-            words = shortened("; ".join(record.changes))
-            days.setdefault(words, set()).add((record.baseline_accepted or "")[:10])
+            text = shortened("; ".join(record.changes))
+            days.setdefault(text, set()).add((record.baseline_accepted or "")[:10])
     return [
-        f"since the baseline{f' of {min(known)}' if (known := of - {''}) else ''}: {words}"
-        for words, of in days.items()
+        f"since the baseline{f' of {min(known)}' if (known := dates - {''}) else ''}: {text}"
+        for text, dates in days.items()
     ]
 
 
@@ -164,15 +164,15 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 def _on_warnings(records: Iterable[Record]) -> list[str]:
     """Return one line for all warnings that differ only in numbers, with their cases."""
-    alike: dict[tuple[str, ...], dict[str, str]] = {}
+    groups: dict[tuple[str, ...], dict[str, str]] = {}
     for record in records:
         for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
             for text in attempt.measurement.warnings if attempt.measurement else []:
-                found = alike.setdefault(tuple(_NUMBER.split(text)), {})
-                found.setdefault(record.case.id, text)
+                by_case = groups.setdefault(tuple(_NUMBER.split(text)), {})
+                by_case.setdefault(record.case.id, text)
     return [
-        f"{some(list(found), NAMED)}: warning: {next(iter(found.values()))}"
-        for found in alike.values()
+        f"{some(list(by_case), NAMED)}: warning: {next(iter(by_case.values()))}"
+        for by_case in groups.values()
     ]
 
 
@@ -192,10 +192,10 @@ def _on_skips(records: Iterable[Record]) -> list[str]:
 def _on_quarantine(record: Record) -> list[str]:
     if record.quarantine is None:
         return []
-    until, why = record.quarantine.until, record.quarantine.reason
+    until, reason = record.quarantine.until, record.quarantine.reason
     if excused(record):
-        return [f"{record.case.id}: in quarantine until {until}: {why}"]
-    ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({why}); "
+        return [f"{record.case.id}: in quarantine until {until}: {reason}"]
+    ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({reason}); "
     return [ended + f"bench-lib baseline quarantine {record.case.id} --lift, or a new --until"]
 
 
@@ -214,8 +214,8 @@ def brief(record: Record) -> str:
     first = printable(verdict.reason).partition("\n")[0]
     if verdict.status is Status.ERROR:
         return f"{verdict.status.value}: {first.partition(': ')[0]}"
-    words = f"{verdict.metric}: {_FURTHER.split(first)[0]}"
-    return words + (f" ({'; '.join(record.blamed)})" if record.blamed else "")
+    text = f"{verdict.metric}: {_FURTHER.split(first)[0]}"
+    return text + (f" ({'; '.join(record.blamed)})" if record.blamed else "")
 
 
 def in_words(record: Record, *, brief: bool = False) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench_lib.storage.archive import Point
 
 OWN = ("commit ", "checkout ")
-"""How a change of the project's own code begins. That changes every night."""
+"""Prefixes of changes in the project's own code, which changes every night."""
 MOST_TITLE = 240
 MOST_FAULT = 120
 """Characters of an error's message that distinguish it from others."""
@@ -50,10 +50,10 @@ class Onset:
 
 
 def onset(night: Night, entry: NightCase) -> Onset:
-    """Return since when a case fails, and what changed in the environment there."""
+    """Return since when a case has failed, and what changed in the environment then."""
     if (moved := entry.slower_since) is not None:
-        words = f"{moved.time[:10]} ({signed_percent(moved.change.ratio - 1)})"
-        return Onset(words, moved.run_id, moved, None, own_last(moved.environment))
+        since = f"{moved.time[:10]} ({signed_percent(moved.change.ratio - 1)})"
+        return Onset(since, moved.run_id, moved, None, own_last(moved.environment))
     failing = _failing(entry)
     good = entry.last_good
     before = night.environments.get(good.environment) if good else None
@@ -64,18 +64,18 @@ def onset(night: Night, entry: NightCase) -> Onset:
 
 
 def _failing(entry: NightCase) -> list[Point]:
-    """Return the last points, as far back as all of them fail; oldest first."""
-    found: list[Point] = []
+    """Return the points of the failures since the last one that passed; oldest first."""
+    failing: list[Point] = []
     for point in reversed(entry.points):
         if point.status not in FAILING:
             break
-        found.insert(0, point)
-    return found
+        failing.insert(0, point)
+    return failing
 
 
 def _since(entry: NightCase, failing: list[Point]) -> str:
     if failing:
-        # Without an older point nobody knows how it was before.
+        # Without an older point, it may have failed before.
         return failing[0].time[:10] + (" or before" if len(failing) == len(entry.points) else "")
     if entry.points and entry.points[-1].run_id != entry.run_id:
         return f"measured last on {entry.points[-1].time[:10]}"
@@ -84,15 +84,15 @@ def _since(entry: NightCase, failing: list[Point]) -> str:
 
 def own_last(changes: Iterable[str]) -> list[str]:
     """Order changes so that those of the project's own code come last."""
-    return sorted(changes, key=lambda words: words.startswith(OWN))
+    return sorted(changes, key=lambda change: change.startswith(OWN))
 
 
 def device(night: Night, entry: NightCase) -> str:
-    """Return a case's hardware key, with its device where the night has several of that key."""
-    here = entry.hardware
-    if len(night.devices[here.key]) < 2:
-        return here.key
-    return f"{here.key}, GPU {here.index}" + (f" ({here.bdf})" if here.bdf else "")
+    """Return a case's hardware key, with its device if the night has several of that key."""
+    hardware = entry.hardware
+    if len(night.devices[hardware.key]) < 2:
+        return hardware.key
+    return f"{hardware.key}, GPU {hardware.index}" + (f" ({hardware.bdf})" if hardware.bdf else "")
 
 
 # --- causes ------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class NightCause:
     """Failures that began with one run, and blame one kind of kernel, error or metric."""
 
     run_id: str
-    """The first run that was bad; of cases without a past, this night's."""
+    """The first run that was bad; for cases without a history, this night's."""
     kind: str
     """``GEMM``, ``memory``, an error without its numbers; empty if nothing is known to blame."""
     entries: list[NightCase]
@@ -113,7 +113,7 @@ class NightCause:
 
     @property
     def name(self) -> str:
-        """The cause's name in an address."""
+        """The cause's name in a URL."""
         return re.sub(r"\W+", "-", f"{self.run_id} {self.kind}").strip("-")
 
     @property
@@ -121,39 +121,39 @@ class NightCause:
         """The kernels or the error, most cases first: ``GEMM MT128x128 → MT64x64 and 1 more``."""
         kernels = Counter(name for entry in self.entries for name in entry.record.blamed)
         names = [name for name, _ in kernels.most_common() if name.startswith(f"{self.kind}: ")]
-        # The role of a kernel that nobody knows says nothing.
-        words = [name.replace(": ", " ", 1).removeprefix("other ") for name in names]
-        errors = {_error(each) for each in self.entries if each.status is Status.ERROR}
-        return _and_more(words) or (errors.pop() if len(errors) == 1 else self.kind)
+        # Drop the role of kernels of unknown purpose.
+        parts = [name.replace(": ", " ", 1).removeprefix("other ") for name in names]
+        errors = {_error(entry) for entry in self.entries if entry.status is Status.ERROR}
+        return _and_more(parts) or (errors.pop() if len(errors) == 1 else self.kind)
 
     @property
     def title(self) -> str:
         """The cause in one line: how many cases, what is to blame, since when, by how much."""
         case_id, count = self.entries[0].record.case.id, len(self.entries)
-        after = [words for words in self.onset.changes if not words.startswith(OWN)]
+        after = [change for change in self.onset.changes if not change.startswith(OWN)]
         blamed = [self.blamed, f"after {_and_more(after or self.onset.changes)}"]
-        words = " ".join(filter(None, blamed if self.onset.changes else blamed[:1]))
-        words = f"{many(count, 'case') if count > 1 else case_id}: {words or 'unknown cause'}"
+        cause = " ".join(filter(None, blamed if self.onset.changes else blamed[:1]))
+        title = f"{many(count, 'case') if count > 1 else case_id}: {cause or 'unknown cause'}"
         if self.onset.run_id:
-            words += f", since {self.onset.since.partition(' (')[0]}"
+            title += f", since {self.onset.since.partition(' (')[0]}"
         worst = max((e.verdict.ratio or 0 for e in self.entries if e.verdict), default=0)
         if worst > 1:
-            words += f", {'up to ' if count > 1 else ''}{worst - 1:.1%} slower"
-        return on_one_line(words, MOST_TITLE)
+            title += f", {'up to ' if count > 1 else ''}{worst - 1:.1%} slower"
+        return on_one_line(title, MOST_TITLE)
 
 
 def causes(night: Night) -> list[NightCause]:
-    """Group a night's failures by their first bad run and by what is to blame; the most first."""
+    """Group a night's failures by first bad run and by what is to blame; largest group first."""
     groups: dict[tuple[str, str], list[tuple[NightCase, Onset]]] = {}
     for entry in night.failed:
         began = onset(night, entry)
         key = began.run_id or entry.run_id, _kind(entry)
         groups.setdefault(key, []).append((entry, began))
-    found = []
+    all_causes = []
     for (run_id, kind), members in groups.items():
         members.sort(key=lambda member: -_ratio(member[0]))
-        found.append(NightCause(run_id, kind, [entry for entry, _ in members], members[0][1]))
-    return sorted(found, key=lambda cause: -len(cause.entries))
+        all_causes.append(NightCause(run_id, kind, [entry for entry, _ in members], members[0][1]))
+    return sorted(all_causes, key=lambda cause: -len(cause.entries))
 
 
 def _ratio(entry: NightCase) -> float:
@@ -161,7 +161,7 @@ def _ratio(entry: NightCase) -> float:
 
 
 def _kind(entry: NightCase) -> str:
-    """Return what is to blame, in words that cases of one cause have in common."""
+    """Return what is to blame, in words that all cases with the same cause share."""
     verdict = entry.verdict
     if verdict is None:
         return ""
@@ -178,10 +178,10 @@ def _error(entry: NightCase) -> str:
     return shortened(reason.strip().partition("\n")[0], MOST_FAULT)
 
 
-def _and_more(words: Sequence[str]) -> str:
+def _and_more(names: Sequence[str]) -> str:
     """Return the first, with the number of the others; empty if there is none."""
-    more = f" and {len(words) - 1} more" if len(words) > 1 else ""
-    return f"{words[0]}{more}" if words else ""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}" if names else ""
 
 
 # --- commands ----------------------------------------------------------------------------------
@@ -194,29 +194,29 @@ FIND = "Find the change"
 def commands(entry: NightCase) -> list[tuple[str, str]]:
     """Return the commands that may help with a case: their effect, and the command line."""
     case_id, key, status = entry.record.case.id, entry.hardware.key, entry.status
-    told = []
-    if words := measuring_again(entry):
-        told.append(("Measure again", words))
-    told.append(("Profile", ["bench-lib", "profile", case_id]))
+    offered = []
+    if argv := measuring_again(entry):
+        offered.append(("Measure again", argv))
+    offered.append(("Profile", ["bench-lib", "profile", case_id]))
     if entry.accepted and status not in (None, Status.OK):
-        words = ["bench-lib", "baseline", "accept", "--run", entry.run_id, "--case", case_id]
-        # Without the option a value that is worse would be refused.
-        words += ["--force"] if status is Status.REGRESSED else []
-        told.append(("Accept these values", [*words, "--reason", "WHY"]))
+        argv = ["bench-lib", "baseline", "accept", "--run", entry.run_id, "--case", case_id]
+        # Without the option, a worse value would be refused.
+        argv += ["--force"] if status is Status.REGRESSED else []
+        offered.append(("Accept these values", [*argv, "--reason", "WHY"]))
     if entry.failing:
-        words = ["bench-lib", "baseline", "quarantine", case_id, "--hardware", key]
-        told.append(("Quarantine", [*words, "--until", "DATE", "--reason", "WHY"]))
+        argv = ["bench-lib", "baseline", "quarantine", case_id, "--hardware", key]
+        offered.append(("Quarantine", [*argv, "--until", "DATE", "--reason", "WHY"]))
     if status is Status.REGRESSED and entry.last_good:
-        words = ["bench-lib", "bisect", case_id, "--good", "last-ok"]
-        told.append((FIND, words))
-    return [(what, shlex.join(words)) for what, words in told]
+        argv = ["bench-lib", "bisect", case_id, "--good", "last-ok"]
+        offered.append((FIND, argv))
+    return [(effect, shlex.join(argv)) for effect, argv in offered]
 
 
 def measuring_again(entry: NightCase) -> list[str]:
-    """Return the words that measure a case again; no words for one that is of no test."""
+    """Return the command that measures a case again; empty if the case is of no test."""
     case, nodeid = entry.record.case, entry.record.nodeid
     if not nodeid:
         return []
-    # Without this option pytest finds no case of another tier.
+    # Without this option, pytest finds no case of another tier.
     tier = [] if case.tier == usual_tier(entry.hardware) else ["--perf-tier", case.tier]
     return ["pytest", nodeid, *tier]

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from bench_lib.formats import on_one_line
 
 COMMENT = 65_000
-"""Leaves room for what an action adds to a comment, by which it finds it again."""
+"""Leaves room for the marker that an action adds to find its comment again."""
 LEAST = 2_000
-"""Bytes in which a sentence and the words on what is left out have room."""
+"""Bytes that a sentence and the line on what is left out need."""
 
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-"""Characters that show as nothing, or turn the ones after them round."""
+"""Characters that are invisible, or that reverse the text after them."""
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _NOTHING = "&#8203;"
-"""A space without width: the text after it no longer makes a name, a number or an address."""
+"""A zero-width space, which breaks up a name, a number or an address."""
 _SPECIAL = {
     "&": "&amp;",
     "<": "&lt;",
@@ -40,17 +40,17 @@ _ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,500}")
 _FIRST = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+#=])(?=[-+#=\s]|$)")
 
 
-def text(words: str) -> str:
-    """Return words on one line that show as they are, in a table's cell too.
+def text(string: str) -> str:
+    """Return a string on one line, escaped so that it shows as it is, in a table's cell too.
 
-    They format nothing, mention nobody, and refer to no issue and no address.
+    It formats nothing, mentions nobody, and refers to no issue and no address.
     """
-    escaped = _MARKS.sub(_escaped, _flat(words))
+    escaped = _MARKS.sub(_escaped, _flat(string))
     return _FIRST.sub(lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", escaped)
 
 
-def _flat(words: str) -> str:
-    return " ".join(_UNSEEN.sub("", _ANSI.sub("", words.replace("\r", "\n"))).split())
+def _flat(string: str) -> str:
+    return " ".join(_UNSEEN.sub("", _ANSI.sub("", string.replace("\r", "\n"))).split())
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -59,23 +59,23 @@ def _escaped(match: re.Match[str]) -> str:
     return match["joined"] + _NOTHING
 
 
-def shortened(words: str, most: int) -> str:
-    """Return the words as ``text`` does, cut after ``most`` of their characters."""
-    return text(on_one_line(words, most))
+def shortened(string: str, most: int) -> str:
+    """Return a string as ``text`` does, cut after ``most`` of its characters."""
+    return text(on_one_line(string, most))
 
 
-def span(words: str) -> str:
-    """Return words on one line as they are typed: a span of code, not for a table's cell."""
-    flat = " ".join(_UNSEEN.sub("", words).split())
+def span(string: str) -> str:
+    """Return a string on one line as a code span, which is not for a table's cell."""
+    flat = " ".join(_UNSEEN.sub("", string).split())
     longest = max((len(run) for run in re.findall(r"`+", flat)), default=0)
     ticks = "`" * (longest + 1)
     pad = " " if longest else ""
     return f"{ticks}{pad}{flat}{pad}{ticks}"
 
 
-def is_address(words: str) -> bool:
-    """Whether words are an address that a link may lead to."""
-    return bool(_ADDRESS.fullmatch(words))
+def is_address(string: str) -> bool:
+    """Whether a string is an address that a link may lead to."""
+    return bool(_ADDRESS.fullmatch(string))
 
 
 def row(cells: Sequence[str]) -> str:
@@ -90,19 +90,19 @@ def table(headings: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class MarkdownSection:
-    """Rows under a heading, cut between two of them where they do not fit."""
+    """Rows under a heading, cut between two rows if they do not fit."""
 
     title: str
     """Markdown already, as all that follows."""
     rows: Sequence[str]
     what: str
-    """The rows' name, for the words on those left out: ``cases``."""
+    """The rows' name, for the line on those left out: ``cases``."""
     head: list[str] = field(default_factory=list)
     """Lines before the rows: the beginning of a table."""
     folded: bool = False
 
     def of(self, rows: Sequence[str]) -> str:
-        """Return the section with these of its rows."""
+        """Return the section with only these rows."""
         body = "\n".join([*self.head, *rows])
         if self.folded:
             return f"<details><summary>{self.title}</summary>\n\n{body}\n\n</details>\n"
@@ -119,7 +119,7 @@ def fitted(opening: Sequence[str], sections: Sequence[MarkdownSection], limit: i
         raise ValueError(f"a limit of {limit} bytes is too small for anything; at least {LEAST}")
     sections = [section for section in sections if section.rows]
     parts: list[str] = []
-    # A line on what is left out has room below each section.
+    # Keep room below each section for the line on what is left out.
     room = limit - sum(_size(_rest(section, 1, limit)) for section in sections)
     for paragraph in opening:
         part = f"{paragraph}\n"

@@ -41,7 +41,7 @@ MOST_CAUSES = 3
 """Most causes above the strip; the others are folded below them."""
 MOST_KERNELS = 8
 MOST_OUTPUT = 8000
-"""Last characters that are shown of what a worker said."""
+"""Characters that are shown of the end of a worker's output."""
 MOST_NAMED = 10
 """Most rows of the strip with a name; the cells of all others share the last row."""
 MOST_MOVED = 5
@@ -66,11 +66,11 @@ MOVED = "△"
 
 
 def page(night: Night, checkout: Checkout | None = None) -> str:
-    """Return the page of a night; ``checkout`` knows the commits (default: that around here)."""
+    """Return the page of a night; ``checkout`` knows the commits (default: the one around here)."""
     checkout = checkout or Checkout(Path.cwd())
     entries = sorted(night.entries, key=severity)
-    found = causes(night)
-    failed = [entry for cause in found for entry in cause.entries][:MOST_FAILURES]
+    all_causes = causes(night)
+    failed = [entry for cause in all_causes for entry in cause.entries][:MOST_FAILURES]
     others = [entry for entry in entries if not entry.failing]
     shown = {entry.place: _case(night, entry) for entry in [*failed, *others[:MOST_DETAILS]]}
     script = _packaged("report.js")
@@ -81,7 +81,7 @@ def page(night: Night, checkout: Checkout | None = None) -> str:
             night=night,
             moved=_on_moved(entries),
             title=f"Night of {day(night.started)}" if night.started else "No night",
-            causes=[_cause(cause, shown, checkout) for cause in found],
+            causes=[_cause(cause, shown, checkout) for cause in all_causes],
             most_causes=MOST_CAUSES,
             strip=strip(entries),
             others=[shown[entry.place] for entry in others[:MOST_DETAILS]],
@@ -111,7 +111,7 @@ def _environment() -> jinja2.Environment:
         "clean": clean,
         "anchor": anchor,
         "address": lambda entry: f"#{quote(anchor(entry), safe='/')}",
-        "standing": _standing,
+        "status_name": _status_name,
         "sign": lambda entry: MOVED if has_moved(entry) else SIGNS[entry.status],
     }
     return environment
@@ -127,33 +127,33 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
 
 
-# --- words ---------------------------------------------------------------------------------
+# --- text ----------------------------------------------------------------------------------
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
 def anchor(entry: NightCase) -> str:
-    """Return a case's name within the page, the same on all nights."""
+    """Return the id of a case's element, the same on all nights."""
     return re.sub(r"\s", "_", f"case/{entry.hardware.key}/{entry.record.case.id}")
 
 
 def day(time: str) -> str:
-    """Return the day of a time: ``20 Nov 2026``; as it is where it is none."""
-    found = re.match(r"(\d{4})-(0[1-9]|1[0-2])-(\d\d)", time)
-    return f"{int(found[3])} {_MONTHS[int(found[2]) - 1]} {found[1]}" if found else time
+    """Return the day of a time: ``20 Nov 2026``; anything else is returned as it is."""
+    match = re.match(r"(\d{4})-(0[1-9]|1[0-2])-(\d\d)", time)
+    return f"{int(match[3])} {_MONTHS[int(match[2]) - 1]} {match[1]}" if match else time
 
 
 def clean(text: str) -> str:
-    """Return the end of a program's output, without what steers terminals."""
+    """Return the end of a program's output, without terminal control sequences."""
     return printable(text if len(text) <= MOST_OUTPUT else f"…{text[-MOST_OUTPUT:]}")
 
 
 def percent(ratio: float | None) -> str:
-    """Return how far a ratio is from one: ``+8.00%``; empty where there is none."""
+    """Return how far a ratio is from one: ``+8.00%``; empty for None."""
     return cell(ratio, RATIO)
 
 
-def _standing(entry: NightCase) -> str:
+def _status_name(entry: NightCase) -> str:
     return entry.status.value.replace("_", " ").lower() if entry.status else "not judged"
 
 
@@ -165,14 +165,14 @@ def has_moved(entry: NightCase) -> bool:
 
 
 def _on_moved(entries: Iterable[NightCase]) -> str:
-    """Name the cases that pass and have moved; empty where there are none."""
-    words = [
+    """Name the cases that pass and have moved; empty if there are none."""
+    moved = [
         f"{entry.record.case.id} ({percent(entry.moved[-1].change.ratio)} since "
         f"{day(entry.moved[-1].time)})"
         for entry in entries
         if has_moved(entry)
     ]
-    return f"Passing, with a change point: {some(words, MOST_MOVED)}" if words else ""
+    return f"Passing, with a change point: {some(moved, MOST_MOVED)}" if moved else ""
 
 
 # --- every case as a cell --------------------------------------------------------------------
@@ -189,12 +189,12 @@ class Strip:
 
 
 def severity(entry: NightCase) -> tuple[bool, int]:
-    """Return what sorts entries so that no healthy one stands above one that is not."""
+    """Return a key that sorts failing entries first, the most severe at the top."""
     return not entry.failing, rank(entry.status)
 
 
 def strip(entries: Sequence[NightCase]) -> Strip:
-    """Return the strip of a night's entries; named rows are those with the worst cells."""
+    """Return the strip of a night's entries; the rows with the worst cells have names."""
     keys = {entry.hardware.key for entry in entries}
     rows: dict[str, list[NightCase]] = {}
     for entry in sorted(entries, key=severity):
@@ -202,13 +202,13 @@ def strip(entries: Sequence[NightCase]) -> Strip:
         name = str(case.params.get("network") or case.params.get("op") or case.workload)
         rows.setdefault(f"{name} {entry.hardware.key}" if len(keys) > 1 else name, []).append(entry)
     named = dict(list(rows.items())[:MOST_NAMED]) if len(rows) > MOST_NAMED + 1 else rows
-    if others := [entry for name, held in rows.items() if name not in named for entry in held]:
+    if others := [entry for name, row in rows.items() if name not in named for entry in row]:
         named[many(len(rows) - MOST_NAMED, "other")] = others
-    found = {_precision(entry) for entry in entries}
-    order = [*(one for one in PRECISIONS if one in found), *sorted(found - {*PRECISIONS})]
+    precisions = {_precision(entry) for entry in entries}
+    order = [*(p for p in PRECISIONS if p in precisions), *sorted(precisions - {*PRECISIONS})]
     cells = [
-        (name, [[entry for entry in held if _precision(entry) == one] for one in order])
-        for name, held in named.items()
+        (name, [[entry for entry in row if _precision(entry) == p] for p in order])
+        for name, row in named.items()
     ]
     return Strip(order, cells, len(entries) > 400)
 
@@ -223,18 +223,18 @@ def _precision(entry: NightCase) -> str:
 def _table(entries: Sequence[NightCase]) -> dict[str, Any]:
     """Return the headings of the columns that some case has, and the rows: entries and cells.
 
-    A cell is as shown, and by what it is sorted.
+    A cell is its text and the value that it is sorted by.
     """
-    found = []
+    columns = []
     for column in console.COLUMNS[2:]:
         values = [column.get(entry.record) for entry in entries]
         units = [column.unit_of(entry.record) for entry in entries]
         cells = [(cell(*pair), pair[0]) for pair in zip(values, units, strict=True)]
         if any(text for text, _ in cells):
-            found.append((column.label.capitalize(), cells))
+            columns.append((column.label.capitalize(), cells))
     return {
-        "headings": [heading for heading, _ in found],
-        "rows": [(entry, [cells[at] for _, cells in found]) for at, entry in enumerate(entries)],
+        "headings": [heading for heading, _ in columns],
+        "rows": [(entry, [cells[n] for _, cells in columns]) for n, entry in enumerate(entries)],
     }
 
 
@@ -242,7 +242,7 @@ def _table(entries: Sequence[NightCase]) -> dict[str, Any]:
 
 
 def _case(night: Night, entry: NightCase) -> dict[str, Any]:
-    """Return what the page has of a case besides its row."""
+    """Return what the page shows of a case besides its row."""
     timing = console.timing_of(entry.record)
     accepted = entry.baseline.accepted if entry.baseline else None
     by = f" by {accepted.by}" if accepted and accepted.by else ""
@@ -270,7 +270,7 @@ def _metric(verdict: Verdict) -> str:
 
 
 def _unit(verdict: Verdict) -> str:
-    # Records of 0.1.0 have plain numbers without a unit, as shares are.
+    # Verdicts of 0.1.0 have no unit.
     return verdict.unit or metrics.of(verdict.metric).unit
 
 
@@ -285,13 +285,13 @@ VERDICTS: list[Column[Verdict]] = [
 
 
 def _since(night: Night, entry: NightCase) -> str:
-    """Say since when a case fails or has moved; empty if unknown."""
+    """Return since when a case has failed or moved; empty if unknown."""
     began = onset(night, entry)
     last = began.moved or (entry.moved[-1] if has_moved(entry) else None)
     if last is not None:
         low, high = (percent(bound) for bound in last.change.interval)
-        by = f"{percent(last.change.ratio)} ({low} to {high})"
-        return f"Change point on {day(last.time)}, run {last.run_id}: {by}"
+        change = f"{percent(last.change.ratio)} ({low} to {high})"
+        return f"Change point on {day(last.time)}, run {last.run_id}: {change}"
     if entry.failing and (good := began.last_good) is not None:
         return f"Last OK on {day(good.time)}, run {good.run_id}"
     return ""
@@ -301,7 +301,7 @@ _COMMITS = re.compile(r"commit ([0-9a-f]{7,64}) -> ([0-9a-f]{7,64})")
 
 
 def _commits(changes: Iterable[str], checkout: Checkout) -> list[Commit]:
-    """Return the commits that came with a change of the environment, in words."""
+    """Return the commits that came with changes of the environment."""
     pairs = filter(None, map(_COMMITS.fullmatch, changes))
     return [commit for pair in pairs for commit in checkout.between(pair[1], pair[2])]
 
@@ -309,15 +309,15 @@ def _commits(changes: Iterable[str], checkout: Checkout) -> list[Commit]:
 def _cause(
     cause: NightCause, shown: dict[Place, dict[str, Any]], checkout: Checkout
 ) -> dict[str, Any]:
-    """Return what the page has of a cause; ``shown`` are the cases with details."""
-    known = [shown[entry.place] for entry in cause.entries if entry.place in shown]
+    """Return what the page shows of a cause; ``shown`` are the cases with details."""
+    details = [shown[entry.place] for entry in cause.entries if entry.place in shown]
     names = [entry.record.case.id for entry in cause.entries]
     return {
         "name": cause.name,
         "title": cause.title,
         "ids": some(names, MOST_NAMED) if len(names) > 1 else "",
-        "cases": known,
-        "left_out": len(cause.entries) - len(known),
+        "cases": details,
+        "left_out": len(cause.entries) - len(details),
         "changes": cause.onset.changes,
         "commits": _commits(cause.onset.changes, checkout),
     }
@@ -325,10 +325,10 @@ def _cause(
 
 def _kernels(entry: NightCase) -> dict[str, Any] | None:
     """Return the kernels to blame: a sentence, and the largest changes with their bars."""
-    found = entry.kernels
-    if found is None or entry.status is not Status.REGRESSED:
+    profiles = entry.kernels
+    if profiles is None or entry.status is not Status.REGRESSED:
         return None
-    largest = max((abs(change.delta_s) for change in found.changes), default=0.0)
+    largest = max((abs(change.delta_s) for change in profiles.changes), default=0.0)
     rows = [
         {
             "name": change.name,
@@ -338,11 +338,11 @@ def _kernels(entry: NightCase) -> dict[str, Any] | None:
             "slower": change.delta_s > 0,
             "bar": round(100 * abs(change.delta_s) / largest) if largest else 0,
         }
-        for change in found.changes[:MOST_KERNELS]
+        for change in profiles.changes[:MOST_KERNELS]
     ]
-    left_out = len(found.changes) - len(rows)
-    sentence = kernels.reason(found)
-    return {"sentence": sentence, "what": found.what, "rows": rows, "left_out": left_out}
+    left_out = len(profiles.changes) - len(rows)
+    sentence = kernels.reason(profiles)
+    return {"sentence": sentence, "what": profiles.what, "rows": rows, "left_out": left_out}
 
 
 def _signed(value_s: float) -> str:
@@ -358,7 +358,7 @@ def _hardware(night: Night) -> dict[str, str]:
         key, environment = entry.hardware.key, entry.environment
         if key in by_key:
             continue
-        words = [entry.hardware.name]
+        parts = [entry.hardware.name]
         if environment is not None:
             software = {
                 "torch": environment.torch,
@@ -369,6 +369,6 @@ def _hardware(night: Night) -> dict[str, str]:
                 "Python": environment.python,
                 "commit": environment.commit and environment.commit[:12],
             }
-            words += [f"{name} {value}" for name, value in software.items() if value]
-        by_key[key] = " · ".join(words)
+            parts += [f"{name} {value}" for name, value in software.items() if value]
+        by_key[key] = " · ".join(parts)
     return by_key

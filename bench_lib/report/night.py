@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 DAYS = 90
 """Days of history that a page shows."""
 LATE = dt.timedelta(hours=36)
-"""For nightly runs, a night is missed if none begins for so long after the newest."""
+"""A night was missed if no run has begun for this long."""
 MOST_NAMED = 10
-"""Cases that a sentence names."""
+"""Maximum number of cases that a sentence names."""
 Place = tuple[str, str]
 """A case's id and the hardware key."""
 GOOD = (Status.OK, Status.IMPROVED)
@@ -62,34 +62,32 @@ WORDS = {
     Status.SKIPPED: "skipped",
     None: "not judged",
 }
-"""A sentence's words for those that do not fail."""
-
-
-UNTOLD = frozenset({Status.INVALID, Status.ERROR, Status.SKIPPED})
-"""Nights that say nothing of the software: the hardware's fault, or nothing was measured."""
+"""What a sentence calls the statuses that do not fail."""
+UNINFORMATIVE = frozenset({Status.INVALID, Status.ERROR, Status.SKIPPED})
+"""Statuses that say nothing about the software: faulty hardware, or nothing was measured."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A change point with its night."""
+    """A change point and the run in which it lies."""
 
     change: Change
     run_id: str
     time: str
     environment: list[str]
-    """Changes in the environment there, in words."""
+    """Changes in the environment at that point, in words."""
 
 
 @dataclass(frozen=True)
 class NightCase:
-    """One case on one hardware, this night."""
+    """A case on one kind of hardware in this night."""
 
     record: Record
     hardware: Hardware
     run_id: str
     baseline: Baseline | None = None
     environment: Environment | None = None
-    """Its last environment."""
+    """The last attempt's."""
     points: list[Point] = field(default_factory=list)
     """This and past nights, oldest first."""
     moved: list[Moved] = field(default_factory=list)
@@ -106,7 +104,7 @@ class NightCase:
 
     @property
     def quarantined(self) -> bool:
-        """Whether a quarantine takes the consequences, on the day of the measurement."""
+        """Whether a quarantine was in force on the day of the measurement."""
         return console.excused(self.record)
 
     @property
@@ -131,15 +129,15 @@ class NightCase:
 
     @property
     def last_good(self) -> Point | None:
-        """The newest of the nights before that was OK, or better."""
+        """The newest earlier night in which the case was OK or improved."""
         past = (point for point in reversed(self.points) if point.run_id != self.run_id)
         return next((p for p in past if p.status in GOOD), None)
 
     @cached_property
     def slower_since(self) -> Moved | None:
-        """The change point that a slower time is of: the last, with no good night since.
+        """The change point that made the case slower: the last, if no night since was good.
 
-        One that was undone, accepted or tolerated explains nothing of what fails now.
+        One that was undone, accepted or tolerated does not explain why the case fails now.
         """
         verdict, last = self.verdict, self.moved[-1] if self.moved else None
         if verdict is None or verdict.status is not Status.REGRESSED or last is None:
@@ -153,7 +151,7 @@ class NightCase:
     def kernels(self) -> Diff | None:
         """The kernels' difference from the baseline's; None if either is unknown.
 
-        A case that is slower than its reference was compared with that.
+        Also None for a case that is slower than its reference, not than its baseline.
         """
         if self.verdict is not None and self.verdict.against == REFERENCE:
             return None
@@ -166,7 +164,7 @@ class NightCase:
 class NightSlowDown:
     """A slowdown over several nights, as one of this night's runs reports it."""
 
-    found: SlowDown
+    slow_down: SlowDown
     key: str
     """Key of the hardware."""
     run_id: str
@@ -174,12 +172,12 @@ class NightSlowDown:
     @property
     def is_new(self) -> bool:
         """Whether this run reported it first."""
-        return self.found.told_by == self.run_id
+        return self.slow_down.told_by == self.run_id
 
     @property
     def words(self) -> str:
         """The slowdown in one line."""
-        return f"{self.key}: {nights.in_words(self.found, self.run_id)}"
+        return f"{self.key}: {nights.in_words(self.slow_down, self.run_id)}"
 
 
 @dataclass(frozen=True)
@@ -188,27 +186,26 @@ class Night:
 
     runs: list[RunLine]
     entries: list[NightCase]
-    """Failing first, the gravest before, then as measured."""
+    """Failing ones first, by severity, then the others as measured."""
     left_out: list[str] = field(default_factory=list)
     """Parts that could not be read or shown, and remarks."""
     missing: list[str] = field(default_factory=list)
-    """Hardware keys of the days before that no run of this night is of, and their last runs."""
+    """Hardware keys that were measured before but not in this night, and their last runs."""
     slow_downs: list[NightSlowDown] = field(default_factory=list)
-    """Slowdowns that only several nights together show; those reported for the first time
-    first."""
+    """Slowdowns that only several nights together show; new ones first."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """The points' environments, by reference."""
     asked: str = ""
-    """When somebody asked for the newest night, UTC; empty if the runs were named."""
+    """When the newest night was requested, UTC; empty if the runs were named."""
 
     @property
     def started(self) -> str:
-        """When the first run began, UTC; empty where there is none."""
+        """When the first run began, UTC; empty if there is none."""
         return min((run.started for run in self.runs), default="")
 
     @property
     def newest_start(self) -> str:
-        """When the last run began, UTC; empty where there is none."""
+        """When the last run began, UTC; empty if there is none."""
         return max((run.started for run in self.runs), default="")
 
     @property
@@ -220,34 +217,34 @@ class Night:
     @cached_property
     def devices(self) -> dict[str, set[str | None]]:
         """The ids of the devices that measured, by hardware key."""
-        found: dict[str, set[str | None]] = {}
+        devices: dict[str, set[str | None]] = {}
         for entry in self.entries:
-            found.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid)
-        return found
+            devices.setdefault(entry.hardware.key, set()).add(entry.hardware.uuid)
+        return devices
 
     @property
     def days_late(self) -> int:
-        """How many days ago the newest run began, where a night must have been missed; else 0."""
+        """How many days ago the newest run began if a night was missed since, else 0."""
         if not self.asked or not self.runs:
             return 0
         asked = when(self.asked)
         ago = asked - when(self.newest_start)
         if ago <= LATE or asked - when(self.ended or "") <= NIGHT:
-            return 0  # what took longer than a night, and ended in this one, is not old
+            return 0  # a run that took longer than a night but ended in this one is not old
         return round(ago / dt.timedelta(days=1))
 
     @property
     def unfinished(self) -> list[RunLine]:
-        """The runs that did not come to their end."""
+        """The runs that did not finish."""
         return [run for run in self.runs if run.ended is None]
 
     @property
     def red(self) -> list[RunLine]:
-        """The runs that failed with no case that did: most were INVALID, or all had to be OK.
+        """The runs that failed though no case did: most were INVALID, or all had to be OK.
 
-        One that reported a new slowdown over several nights failed for that.
+        Runs that failed because of a new slowdown over several nights are not among them.
         """
-        explained = {one.run_id for one in self.slowed}
+        explained = {slow_down.run_id for slow_down in self.slowed}
         return [
             run
             for run in self.runs
@@ -259,7 +256,7 @@ class Night:
     @property
     def slowed(self) -> list[NightSlowDown]:
         """The slowdowns over several nights that this night reports for the first time."""
-        return [one for one in self.slow_downs if one.is_new]
+        return [slow_down for slow_down in self.slow_downs if slow_down.is_new]
 
     @property
     def failed(self) -> list[NightCase]:
@@ -269,25 +266,25 @@ class Night:
     @property
     def changed(self) -> bool:
         """Whether something changed: worse, better, or unknown."""
-        found = {entry.status for entry in self.entries}
-        gone = self.unfinished or self.red or self.days_late or not found.intersection(GOOD)
-        return bool(self.failed or self.slowed or gone or Status.IMPROVED in found)
+        statuses = {entry.status for entry in self.entries}
+        unknown = self.unfinished or self.red or self.days_late or not statuses.intersection(GOOD)
+        return bool(self.failed or self.slowed or unknown or Status.IMPROVED in statuses)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many entries there are of each status, the gravest first; ``not judged`` last."""
-        found = Counter(entry.status for entry in self.entries)
-        known = {status.value: found[status] for status in Status if found[status]}
-        return {**known, **({"not judged": found[None]} if found[None] else {})}
+        """How many entries have each status, by severity; ``not judged`` last."""
+        counter = Counter(entry.status for entry in self.entries)
+        named = {status.value: counter[status] for status in Status if counter[status]}
+        return {**named, **({"not judged": counter[None]} if counter[None] else {})}
 
     @property
     def sentence(self) -> str:
-        """The night in one sentence; one that is old begins with a sentence on that."""
-        told = "; ".join([_on_cases(self), *_on_slowed(self), *_on_runs(self)]) + "."
+        """The night in one sentence, after a sentence on its age if a night was missed."""
+        sentence = "; ".join([_on_cases(self), *_on_slowed(self), *_on_runs(self)]) + "."
         if not self.days_late:
-            return told
+            return sentence
         late = f"Nothing has run for {self.days_late} days, since {self.newest_start[:10]}."
-        return f"{late} Then: {told[0].lower()}{told[1:]}"
+        return f"{late} Then: {sentence[0].lower()}{sentence[1:]}"
 
 
 def gather(
@@ -300,15 +297,15 @@ def gather(
 ) -> Night:
     """Gather a night: the newest runs of the history, or those named in ``runs``.
 
-    A newest night that is old when it is ``asked`` for (UTC, ISO 8601) says so.  Points go back
-    ``days`` days.  Unreadable parts are named in ``left_out``.  Raises HistoryError if a named run
-    is not there.
+    ``asked`` is the time of the request (UTC, ISO 8601), which shows whether the newest night is
+    old.  Points go back ``days`` days.  Unreadable parts are named in ``left_out``.  Raises
+    HistoryError if a named run is missing.
     """
-    known = sorted(archive.runs(), key=lambda run: run.started)
+    all_runs = sorted(archive.runs(), key=lambda run: run.started)
     named = {line.name: line for line in map(archive.find, runs)}
-    newest = [run for run in known if when(run.started) >= when(known[-1].started) - NIGHT]
+    newest = [run for run in all_runs if when(run.started) >= when(all_runs[-1].started) - NIGHT]
     night = Night(list(named.values()) or newest, [], asked="" if runs else asked)
-    if not known:
+    if not all_runs:
         night.left_out.append(f"no runs in {archive.folder}")
     entries = _measured(night, archive, baselines)
     night.left_out.extend(archive.problems)
@@ -322,11 +319,11 @@ def gather(
 
 
 def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, NightCase]:
-    """Return the measurements of the night's runs; for a case and a key the later run counts.
+    """Return the night's entries; the latest run of a case on a key counts.
 
-    A run that did not judge a case by its baseline counts only where no other one did.
+    A run that did not judge the case against its baseline counts only if no other run did.
     """
-    found: dict[Place, NightCase] = {}
+    entries: dict[Place, NightCase] = {}
     accepted: dict[str, Mapping[str, Baseline]] = {}
     for line in night.runs:
         try:
@@ -340,31 +337,31 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
             if f"{line.name}: {problem}" not in archive.problems
         )
         night.environments.update(run.environments)
-        told = [NightSlowDown(each, line.key, line.run_id) for each in run.slow_downs]
-        # A later run of this hardware has asked all these nights again.
-        before = [one for one in night.slow_downs if one.key != line.key or one.is_new]
-        night.slow_downs[:] = sorted([*before, *told], key=lambda one: not one.is_new)
+        slow_downs = [NightSlowDown(s, line.key, line.run_id) for s in run.slow_downs]
+        # A later run on this hardware has examined the same nights again.
+        before = [s for s in night.slow_downs if s.key != line.key or s.is_new]
+        night.slow_downs[:] = sorted([*before, *slow_downs], key=lambda s: not s.is_new)
         for record in run.records.values():
             try:
                 cells(console.summary([record]))
-            except (ArithmeticError, ValueError) as error:  # a line that somebody else wrote
-                words = f"run {line.run_id}: {record.case.id} cannot be shown: {error}"
-                night.left_out.append(words)
+            except (ArithmeticError, ValueError) as error:  # a line that bench-lib did not write
+                message = f"run {line.run_id}: {record.case.id} cannot be shown: {error}"
+                night.left_out.append(message)
                 continue
             entry = _entry(line, run, record)
             key = entry.hardware.key
             if key not in accepted:
                 accepted[key] = _accepted(night, folder, key)
-            earlier = found.get(entry.place)
+            earlier = entries.get(entry.place)
             if earlier is not None and _is_judged(earlier.record) and not _is_judged(record):
                 continue  # investigating a failure with ``ab`` does not make it good
-            found.pop(entry.place, None)
-            found[entry.place] = replace(entry, baseline=accepted[key].get(record.case.id))
-    return found
+            entries.pop(entry.place, None)
+            entries[entry.place] = replace(entry, baseline=accepted[key].get(record.case.id))
+    return entries
 
 
 def _is_judged(record: Record) -> bool:
-    """Whether a run judged a case by its baseline."""
+    """Whether a run judged a case against its baseline."""
     return record.status is not None and not record.is_of_sides
 
 
@@ -378,14 +375,14 @@ def _accepted(night: Night, folder: Path, key: str) -> Mapping[str, Baseline]:
 
 
 def _entry(line: RunLine, run: Run, record: Record) -> NightCase:
-    """Return a record with the device and the environment that it was measured in last."""
+    """Return a record with the device and the environment of its last attempt."""
     last = record.attempts[-1]
     environment = run.environments.get(last.environment)
     return NightCase(record, run.device_of(last), line.run_id, environment=environment)
 
 
 def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, days: int) -> None:
-    """Find each case's past points and change points, and the cases that are not there."""
+    """Find each case's past points and change points, and the cases that are missing."""
     since = (when(night.newest_start) - dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
     before = _before(night, archive.runs(), since)
     keys = {run.key for run in night.runs}
@@ -401,18 +398,18 @@ def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, 
     unknown = sorted(references - night.environments.keys())
     night.environments.update(archive.environments(unknown))
     for place, points in series.items():
-        # What ran after the run that counts, such as ``ab``, is no night of the case.
-        own = [n for n, point in enumerate(points) if point.run_id == entries[place].run_id]
-        del points[own[-1] + 1 if own else len(points) :]
+        # Runs after the one that counts, such as ``ab``, are not nights of the case.
+        indices = [n for n, point in enumerate(points) if point.run_id == entries[place].run_id]
+        del points[indices[-1] + 1 if indices else len(points) :]
         moved = _moved(night.environments, points)
         entries[place] = replace(entries[place], points=points, moved=moved)
     night.left_out.extend(_on_gone(gone))
 
 
-def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str]:
-    """Return by key the run before this night's; note the keys that are missing."""
+def _before(night: Night, runs: Iterable[RunLine], since: str) -> dict[str, str]:
+    """Return each key's last run before this night; note the keys that are missing."""
     ours = {run.run_id for run in night.runs}
-    earlier = {r.key: r for r in known if r.run_id not in ours and r.started < night.started}
+    earlier = {r.key: r for r in runs if r.run_id not in ours and r.started < night.started}
     keys = {run.key for run in night.runs}
     night.missing.extend(
         f"{key}, last by run {run.run_id} of {run.started[:10]}"
@@ -423,24 +420,24 @@ def _before(night: Night, known: Iterable[RunLine], since: str) -> dict[str, str
 
 
 def _moved(environments: Mapping[str, Environment], points: Sequence[Point]) -> list[Moved]:
-    """Find the change points, each with what changed in the environment that night."""
+    """Find the change points, each with the changes in the environment at that point."""
     from bench_lib.verdict.statistics.levels import changes  # noqa: PLC0415 - numpy takes a while
 
-    told = [p for p in points if p.status not in UNTOLD and math.isfinite(p.log_median)]
-    values, devices = [p.log_median for p in told], [p.device_uuid or "" for p in told]
+    usable = [p for p in points if p.status not in UNINFORMATIVE and math.isfinite(p.log_median)]
+    values, devices = [p.log_median for p in usable], [p.device_uuid or "" for p in usable]
     return [
         Moved(
             change,
-            (point := told[change.index]).run_id,
+            (point := usable[change.index]).run_id,
             point.time,
-            differences(environments, [(told[change.index - 1].environment, point.environment)]),
+            differences(environments, [(usable[change.index - 1].environment, point.environment)]),
         )
         for change in changes(values, devices)
     ]
 
 
 def _on_gone(points: Sequence[Point]) -> list[str]:
-    """Say which cases of the run before were not measured this night."""
+    """Name the cases that only the previous run measured."""
     by_key: dict[str, list[str]] = {}
     for point in points:
         by_key.setdefault(point.key, []).append(point.case_id)
@@ -463,27 +460,27 @@ def _on_cases(night: Night) -> str:
     where = f"on {keys[0]}" if len(keys) == 1 else f"on {len(keys)} kinds of hardware"
     cases = f"{many(len(night.entries), 'case')} {where}"
     if failed := night.failed:
-        words = f"{len(failed)} of {cases} failed: {_on_failed(failed)}"
+        sentence = f"{len(failed)} of {cases} failed: {_on_failed(failed)}"
     else:
-        words = "No case failed" if night.red or night.slowed else "Nothing failed"
+        sentence = "No case failed" if night.red or night.slowed else "Nothing failed"
         if not any(entry.status in GOOD for entry in night.entries):
-            words += ", but none is OK"
-        words += f": {cases}"
+            sentence += ", but none is OK"
+        sentence += f": {cases}"
     others = [entry for entry in night.entries if not entry.failing]
-    found = Counter(entry.status for entry in others)
+    counter = Counter(entry.status for entry in others)
     counts = {"in quarantine": sum(entry.status in FAILING for entry in others)}
-    counts |= {name: found[status] for status, name in WORDS.items()}
+    counts |= {name: counter[status] for status, name in WORDS.items()}
     listed = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
-    return f"{words}; {listed}" if listed else words
+    return f"{sentence}; {listed}" if listed else sentence
 
 
 def _on_failed(failed: Sequence[NightCase]) -> str:
-    found = Counter(entry.status for entry in failed)
+    counter = Counter(entry.status for entry in failed)
     regressed = [e.verdict for e in failed if e.status is Status.REGRESSED and e.verdict]
     slower = [(v.ratio, v.metric) for v in regressed if v.ratio is not None and v.ratio > 1]
     alone = failed[0].record.case.id if len(failed) == 1 else ""
     parts = []
-    if count := found[Status.REGRESSED]:
+    if count := counter[Status.REGRESSED]:
         by = ""
         if slower:
             ratio, name = max(slower)
@@ -491,30 +488,30 @@ def _on_failed(failed: Sequence[NightCase]) -> str:
             metric = metrics.of(name)
             by += "" if metric is metrics.LEADING else f" in {metric.name.replace('_', ' ')}"
         parts.append(f"{alone or count} regressed{by}")
-    if count := found[Status.ERROR]:
+    if count := counter[Status.ERROR]:
         parts.append(f"{alone or count} ended in an error")
     return ", ".join(parts)
 
 
 def _on_slowed(night: Night) -> list[str]:
-    """Say what only several nights show, where this night reports it first."""
+    """Describe the slowdowns over several nights that this night reports first."""
     if not night.slowed:
         return []
-    first, *others = (one.found for one in night.slowed)
-    words = (
+    first, *others = (s.slow_down for s in night.slowed)
+    phrase = (
         f"{many(len(first.cases), 'case')} slower by {first.ratio - 1:.2%} since {first.since[:10]}"
     )
     more = f" and {many(len(others), 'slowdown')} more" if others else ""
-    return [f"{words}{more}, as several nights show"]
+    return [f"{phrase}{more}, as several nights show"]
 
 
 def _on_runs(night: Night) -> list[str]:
     torn, red = night.unfinished, night.red
     parts = []
     if torn:
-        whose = f"the run on {torn[0].key}" if len(torn) == 1 else f"{len(torn)} runs"
-        parts.append(f"{whose} did not finish")
+        which = f"the run on {torn[0].key}" if len(torn) == 1 else f"{len(torn)} runs"
+        parts.append(f"{which} did not finish")
     if red:
-        one = f"the run on {red[0].key} ended with exit status {red[0].exit_status}"
-        parts.append(one if len(red) == 1 else f"{len(red)} runs failed nevertheless")
+        phrase = f"the run on {red[0].key} ended with exit status {red[0].exit_status}"
+        parts.append(phrase if len(red) == 1 else f"{len(red)} runs failed nevertheless")
     return parts

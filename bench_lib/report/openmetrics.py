@@ -20,7 +20,7 @@ SOFTWARE = ("host", "torch", "rocm", "cuda", "driver")
 
 
 def document(run: Run) -> str:
-    """Return one family for each metric, the verdicts, and what the run was."""
+    """Return one family for each metric, one for verdicts, and one that describes the run."""
     began = dt.datetime.strptime(run.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
     families: dict[str, list[str]] = {}
 

@@ -17,12 +17,12 @@ from bench_lib.report.render import sections_of
 from bench_lib.storage.archive import RunLine
 
 MARKER = "<!-- bench-lib: report -->"
-"""The first line of Markdown, hidden, by which somebody may find it."""
+"""The first line of Markdown, hidden, by which a workflow can find the comment."""
 UNCHANGED = "<!-- bench-lib: nothing changed -->"
-"""The second line, hidden, of a night that needs no comment where there is none yet."""
+"""The second line, hidden, of a night that needs no comment if there is none yet."""
 MOST_CAUSES = 10
 MOST_LINES = 20
-"""Most lines of one kind that people get; the page and JSON have all."""
+"""Most lines of one kind in text; the page and JSON have all."""
 MOST_REASON = 300
 """Characters of a line in Markdown."""
 MOST_RUNS = 8
@@ -48,9 +48,9 @@ def answer(night: Night, runs: Iterable[Column[RunLine]], written: Iterable[obje
             "ended": night.ended,
             "changed": night.changed,
             "counts": night.counts,
-            "runs": [{each.name: each.get(run) for each in runs} for run in night.runs],
+            "runs": [{column.name: column.get(run) for column in runs} for run in night.runs],
             "slow_downs": [
-                {"hardware_key": s.key, "run": s.run_id, "new": s.is_new, "slow_down": s.found}
+                {"hardware_key": s.key, "run": s.run_id, "new": s.is_new, "slow_down": s.slow_down}
                 for s in night.slow_downs
             ],
             "causes": list(map(_cause, causes(night))),
@@ -63,7 +63,7 @@ def answer(night: Night, runs: Iterable[Column[RunLine]], written: Iterable[obje
 def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") -> str:
     """Return a night as GitHub's Markdown in at most ``limit`` bytes.
 
-    A line for each cause is to be seen, and the ``link`` to the whole report; the rest is folded.
+    A line for each cause and the ``link`` to the whole report are visible; the rest is folded.
     Whatever does not fit is left out by whole rows, the last sections first, and the text says so.
     ValueError if the limit leaves no room for a sentence.
     """
@@ -86,22 +86,22 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") ->
     return github.fitted(list(filter(None, opening)), folded, limit)
 
 
-def _titles(found: list[NightCause]) -> list[str]:
-    titles = [cause.title for cause in found[:MOST_CAUSES]]
-    left = len(found) - MOST_CAUSES
+def _titles(all_causes: list[NightCause]) -> list[str]:
+    titles = [cause.title for cause in all_causes[:MOST_CAUSES]]
+    left = len(all_causes) - MOST_CAUSES
     return [*titles, f"and {many(left, 'more cause')}"] if left > 0 else titles
 
 
 def _notes(night: Night, *, every: bool = False) -> list[str]:
-    """Return what else a reader should know, the reasons first; the first of each, or ``every``."""
+    """Return what else a reader should know, the reasons first; the first of a kind, or all."""
     records = [entry.record for entry in night.entries]
     reasons = [*console.changes(records), *console.explanations(records)]
     parts = [
         reasons,
-        [one.words for one in night.slow_downs],
+        [s.words for s in night.slow_downs],
         [f"! run {run.run_id} on {run.key} has not finished" for run in night.unfinished],
         [f"! not measured this night: {key}" for key in night.missing],
-        [f"! {words}" for words in night.left_out],
+        [f"! {remark}" for remark in night.left_out],
     ]
     notes = []
     for part in parts:

@@ -38,25 +38,25 @@ class _Drawing:
     def __init__(self) -> None:
         self.parts: list[Markup] = []
 
-    def put(self, element: str, *words: object) -> None:
+    def put(self, element: str, *arguments: object) -> None:
         """Add an element; its arguments are escaped."""
-        self.parts.append(Markup(element).format(*words))  # noqa: S704 - the element is ours
+        self.parts.append(Markup(element).format(*arguments))  # noqa: S704 - the element is ours
 
     def path(self, kind: str, places: Iterable[tuple[float, float]]) -> None:
         """Draw a line through the places."""
         steps = "L".join("{:.1f} {:.1f}".format(*_pixels(*place)) for place in places)
         self.put('<path class="{}" d="M{}"/>', kind, steps)
 
-    def dot(self, kind: str, place: tuple[float, float], words: str) -> None:
+    def dot(self, kind: str, place: tuple[float, float], tooltip: str) -> None:
         """Draw a point with a tooltip."""
         dot = '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}</title></circle>'
-        self.put(dot, kind, *_pixels(*place), words)
+        self.put(dot, kind, *_pixels(*place), tooltip)
 
-    def text(self, kind: str, place: tuple[float, float], words: str, dx: int, dy: int) -> None:
+    def text(self, kind: str, place: tuple[float, float], label: str, dx: int, dy: int) -> None:
         """Write text at a place, shifted by ``dx`` and ``dy`` pixels."""
-        across, down = _pixels(*place)
+        x, y = _pixels(*place)
         text = '<text class="tick {}" x="{:.1f}" y="{:.1f}">{}</text>'
-        self.put(text, kind, across + dx, down + dy, words)
+        self.put(text, kind, x + dx, y + dy, label)
 
 
 def _pixels(x: float, y: float) -> tuple[float, float]:
@@ -68,7 +68,7 @@ def _steps(low: float, high: float, most: int) -> list[float]:
     rough = (high - low) / most
     ten = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * ten for factor in (1, 2, 5, 10) if factor * ten >= rough)
-    return [at * step for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def history(entry: NightCase) -> Markup | None:
@@ -103,7 +103,7 @@ def history(entry: NightCase) -> Markup | None:
         place = at(when(moved.time).timestamp(), 0)[0]
         drawing.path(f"rule {kind}", [(place, 0), (place, 1)])
         drawing.text(f"middle {kind}", (place, 1), signed_percent(moved.change.ratio - 1), 0, -6)
-    _draw_points(drawing, points, [at(*each) for each in zip(times, values, strict=True)])
+    _draw_points(drawing, points, [at(*pair) for pair in zip(times, values, strict=True)])
     label = f"History of {entry.record.case.id}, {many(len(points), 'run')}"
     head = Markup('<svg viewBox="0 0 720 220" role="img" aria-label="{}">').format(label)
     return Markup().join([head, *drawing.parts, Markup("</svg>")])
@@ -118,7 +118,7 @@ def _draw_points(
         is_plain = point.status in (None, Status.OK)
         if not is_plain or point is points[-1]:
             kind = "run" if is_plain else "bad" if point.status in FAILING else "odd"
-            drawing.dot(kind, place, _on_point(point))
+            drawing.dot(kind, place, _tooltip(point))
 
 
 def _day(stamp: float) -> str:
@@ -126,7 +126,7 @@ def _day(stamp: float) -> str:
     return f"{day.day} {day:%b}"
 
 
-def _on_point(point: Point) -> str:
+def _tooltip(point: Point) -> str:
     status = f", {point.status.value.lower()}" if point.status else ""
     time = point.time[:16].replace("T", " ")
     return f"{seconds(math.exp(point.log_median))}{status}\n{time}\nrun {point.run_id}"

@@ -26,14 +26,14 @@ REPOSITORIES = {
 }
 VERSIONS = (*REPOSITORIES, "python", "rocm", "hip", "cuda", "cudnn", "driver", "kernel")
 BUILT_FROM = re.compile(r"(?:\+git|-)([0-9a-f]{7,40})$")
-"""The commit at the end of a development build's version, as ``2.9.0a0+git1234abc`` has it."""
+"""The commit at the end of a development build's version, such as ``2.9.0a0+git1234abc``."""
 MODES = {"train": "training", "infer": "inference", "prefill": "inference", "decode": "inference"}
 
 
 def document(run: Run) -> str:
     """Return a run's records, a line each, as ``upload_benchmark_results.py`` reads them."""
-    found = (each for record in run.records.values() for each in _records(run, record))
-    return "".join(f"{json.dumps(each)}\n" for each in found)
+    rows = (row for record in run.records.values() for row in _records(run, record))
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 def _records(run: Run, record: Record) -> Iterator[dict[str, Any]]:
@@ -41,10 +41,10 @@ def _records(run: Run, record: Record) -> Iterator[dict[str, Any]]:
     if not processes:
         return
     params = {name: str(value) for name, value in case.params.items()}
-    attempt = next(each for each in record.attempts if each.accepted)
+    attempt = next(a for a in record.attempts if a.accepted)
     environment = run.environments.get(processes[0].environment)
     device = run.device_of(attempt)
-    verdicts = {each.metric: each for each in reversed(record.verdicts)}
+    verdicts = {v.metric: v for v in reversed(record.verdicts)}
     for metric in registered().values():
         values = metric.values(processes)
         verdict = verdicts.get(metric.name)
@@ -85,16 +85,16 @@ def _dependencies(environment: Environment | None) -> dict[str, Any]:
     """Return what was installed, by name, and the commit of the tests, as ``tests``."""
     if environment is None:
         return {}
-    known = {name: getattr(environment, name) for name in VERSIONS} | environment.libraries
-    found = {
+    versions = {name: getattr(environment, name) for name in VERSIONS} | environment.libraries
+    dependencies = {
         name: _dependency(REPOSITORIES.get(name, ""), version, BUILT_FROM.search(version))
-        for name, version in known.items()
+        for name, version in versions.items()
         if version
     }
     if environment.commit:
-        own = {"sha": environment.commit, "extra_info": {"dirty": str(environment.dirty)}}
-        found["tests"] = _dependency("", "", None) | own
-    return found
+        tests = {"sha": environment.commit, "extra_info": {"dirty": str(environment.dirty)}}
+        dependencies["tests"] = _dependency("", "", None) | tests
+    return dependencies
 
 
 def _dependency(repo: str, version: str, built: re.Match[str] | None) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _dependency(repo: str, version: str, built: re.Match[str] | None) -> dict[st
 def _runner(device: Hardware, environment: Environment | None, ranks: int) -> dict[str, Any]:
     """Return the machine with the device; memory in GB of 2^30 bytes."""
     names = ("arch", "pci_device_id", "uuid", *CONDITIONS)
-    about = {name: getattr(device, name) for name in names}
+    details = {name: getattr(device, name) for name in names}
     is_gpu = backends.is_gpu(device)
     gb = int((device.memory_bytes or 0) / 2**30)
     return {
@@ -119,5 +119,5 @@ def _runner(device: Hardware, environment: Environment | None, ranks: int) -> di
         "gpu_count": ranks if is_gpu else 0,
         "gpu_mem_info": "",
         "avail_gpu_mem_in_gb": gb if is_gpu else 0,
-        "extra_info": {name: str(value) for name, value in about.items() if value is not None},
+        "extra_info": {name: str(value) for name, value in details.items() if value is not None},
     }

@@ -1,7 +1,7 @@
 """Renders an answer as text, Markdown, JSON, CSV or HTML.
 
-Cells may hold words that anybody wrote: an id, a kernel's name, a reason.  No form lets them steer
-a terminal or a log, or be taken for Markdown or HTML.
+Cells may hold text from anywhere: an id, a kernel's name, a reason.  No format lets it control a
+terminal or a log, or be taken for Markdown or HTML.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 ESSENTIAL = 4
-"""Columns of a summary that are kept however narrow the terminal."""
+"""Columns of a summary that are kept even if the terminal is too narrow."""
 LEAST_FIRST, LEAST_NAME = 12, 24
 """Characters of a first column that are kept in any case, and of a name that may be cut."""
 _FIGURE = re.compile(
     r"-?|(?:> )?[+-]?\d\S*(?: [kMG])?(?: [^\s,]+)?(?: (?:to|→) [+-]?\d\S*(?: [^\s,]+)?)?"
 )
-"""A cell of a column of figures: a number, a range, or nothing, and not a sentence."""
+"""A cell of a column of figures: a number, a range or nothing, but not a sentence."""
 
 
 def cell(value: Any, unit: str = NUMBER) -> str:
@@ -52,25 +52,25 @@ def cell(value: Any, unit: str = NUMBER) -> str:
         case (int() | float(), int() | float()):
             return f"{amount(value[0], unit)} to {amount(value[1], unit)}"
         case Mapping():
-            return ", ".join(f"{cell(each, unit)} {name}" for name, each in value.items())
+            return ", ".join(f"{cell(item, unit)} {name}" for name, item in value.items())
         case list() | tuple():
-            return ", ".join(cell(each, unit) for each in value)
+            return ", ".join(cell(item, unit) for item in value)
     return printable(str(value)).replace("\n", " ")
 
 
 def cells(table: Table[Any]) -> list[tuple[str, list[str]]]:
     """Return the headings and the cells below each, for people; empty columns are left out."""
-    found: list[tuple[str, list[str]]] = []
+    columns: list[tuple[str, list[str]]] = []
     for column in table.columns:
         if not column.label:
             continue
         below = [cell(column.get(row), column.unit_of(row)) for row in table.rows[: table.most]]
-        if len(found) < table.keys or any(below):
-            found.append((column.label, below))
+        if len(columns) < table.keys or any(below):
+            columns.append((column.label, below))
     if not table.is_upright:
-        return found
-    (first, names), *others = found
-    upright = [(name, [below[at] for _, below in others]) for at, name in enumerate(names)]
+        return columns
+    (first, names), *others = columns
+    upright = [(name, [below[n] for _, below in others]) for n, name in enumerate(names)]
     return [(first, [label for label, _ in others]), *upright]
 
 
@@ -103,11 +103,11 @@ def table_lines(table: Table[Any], width: int) -> list[list[str]]:
     if not table.rows[: table.most]:
         return []
     (head, first), *others = ((name, [name, *below]) for name, below in cells(table))
-    widest = max((max(map(len, each)) for _, each in others), default=-2)
+    widest = max((max(map(len, column)) for _, column in others), default=-2)
     if table.cuts_names:
-        widest = _across(each for _, each in others)
+        widest = _across(column for _, column in others)
     room = max(LEAST_NAME if table.cuts_names else LEAST_FIRST, len(head), width - 2 - widest)
-    columns = [[_shortened(text, room) for text in first], *(each for _, each in others)]
+    columns = [[_shortened(text, room) for text in first], *(column for _, column in others)]
     groups = [columns[: table.keys]]
     for column in columns[table.keys :]:
         if len(groups[-1]) > table.keys and _across([*groups[-1], column]) > width:
@@ -177,13 +177,13 @@ def _listed(lines: Iterable[str]) -> list[str]:
 
 def sections_of(table: Table[Any], what: str = "rows") -> list[MarkdownSection]:
     """Return a table as sections of Markdown: its rows, then those that are quiet, folded."""
-    found, rows = cells(table), table.rows[: table.most]
+    columns, rows = cells(table), table.rows[: table.most]
     if not rows:
         return []
-    head = github.table([github.text(name) for name, _ in found])
+    head = github.table([github.text(name) for name, _ in columns])
     lines = [
         github.row([github.text(text) for text in line])
-        for line in zip(*(below for _, below in found), strict=True)
+        for line in zip(*(below for _, below in columns), strict=True)
     ]
     title = github.text(table.title)
     if table.is_quiet is None:
@@ -207,7 +207,7 @@ class _Document:
 
 
 def as_json(answer: Answer) -> str:
-    """Return an answer's raw values as one object; what is no number (NaN, infinity) is null."""
+    """Return an answer's raw values as one object; NaN and infinity become null."""
     import msgspec  # noqa: PLC0415 - most answers are text
 
     tables = {
@@ -216,16 +216,16 @@ def as_json(answer: Answer) -> str:
     }
     head = {"schema": SCHEMA, "command": answer.command, **answer.about, **tables}
     tail = {"notes": [*answer.notes], "next": answer.next, "exit_status": answer.exit_status}
-    # msgspec leaves out of what it decoded itself the fields that had their defaults.
+    # msgspec would leave out the default fields of what it has decoded itself.
     document = asdict(_Document({**head, **tail}))["fields"]
     encoded = msgspec.json.encode(document, enc_hook=os.fspath)
     text = msgspec.json.format(encoded, indent=2).decode()
-    # They stand in texts only, where JSON has another way to write them.
+    # They occur only in strings, where JSON can escape them.
     return STEERING.sub(lambda c: f"\\u{ord(c[0]):04x}", text).replace("##[", "\\u0023#[")
 
 
 def as_csv(table: Table[Any]) -> str:
-    """Return a table's raw values as CSV, with a header; every text as it is."""
+    """Return a table's raw values as CSV, with a header; text is not changed."""
     rows = ([column.get(row) for column in table.columns] for row in table.rows)
     return "".join(csv_lines([column.name for column in table.columns], rows))
 
@@ -242,7 +242,7 @@ def csv_lines(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[s
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON and CSV have it, of those that a database gives too."""
+    """Return a value as JSON and CSV write it; values of a database are converted as well."""
     match value:
         case enum.Enum():
             return value.value
@@ -263,21 +263,21 @@ def as_html(table: Table[Any]) -> Markup:
     """Return a table as HTML; a column of figures has the class ``number``."""
     from markupsafe import Markup  # noqa: PLC0415 - only the page needs it
 
-    found = cells(table)
+    columns = cells(table)
     kinds = [
         Markup(' class="number"') if all(map(_FIGURE.fullmatch, below)) else ""
-        for _, below in found
+        for _, below in columns
     ]
     head = Markup("").join(
         Markup('<th scope="col"{}>{}</th>').format(kind, name)
-        for kind, (name, _) in zip(kinds, found, strict=True)
+        for kind, (name, _) in zip(kinds, columns, strict=True)
     )
     lines = [
         Markup("").join(
             Markup("<td{}>{}</td>").format(kind, text)
             for kind, text in zip(kinds, line, strict=True)
         )
-        for line in zip(*(below for _, below in found), strict=True)
+        for line in zip(*(below for _, below in columns), strict=True)
     ]
     body = Markup("").join(Markup("<tr>{}</tr>\n").format(line) for line in lines)
     return Markup("<table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table>").format(

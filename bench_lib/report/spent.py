@@ -41,7 +41,7 @@ PHASES: list[Column[tuple[str, float, float]]] = [
 ]
 
 
-def phases(found: Spent) -> Table[tuple[str, float, float]]:
+def phases(total: Spent) -> Table[tuple[str, float, float]]:
     """Return the table of phases in seconds, longest first and the total last."""
-    rows = [*found.phases_s.most_common(), ("all", found.total_s)]
-    return Table(PHASES, [(name, taken_s, found.total_s) for name, taken_s in rows])
+    rows = [*total.phases_s.most_common(), ("all", total.total_s)]
+    return Table(PHASES, [(name, taken_s, total.total_s) for name, taken_s in rows])

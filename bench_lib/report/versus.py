@@ -35,7 +35,7 @@ class SideValues:
     """For a run, the baselines that accepting it would create."""
     environments: Mapping[str, Environment]
     problems: list[str] = field(default_factory=list)
-    """Which parts cannot be read."""
+    """Parts that cannot be read."""
 
 
 def find(a: str, b: str, *, folder: Path, baseline_folder: Path) -> tuple[SideValues, Run]:
@@ -73,7 +73,7 @@ def title(run: Run) -> str:
 def of_run(run: Run) -> SideValues:
     """Return the baselines that accepting a run would create."""
     accepted = Accepted(run.run_id, "", run.started)
-    found, problems = {}, list(run.problems)
+    proposed, problems = {}, list(run.problems)
     for case_id, record in run.records.items():
         try:
             (change,) = acceptance.propose(
@@ -87,12 +87,12 @@ def of_run(run: Run) -> SideValues:
             problems.append(f"{case_id} cannot be read: {error}")
             continue
         if change.new is not None:
-            found[case_id] = change.new
-    return SideValues(title(run), found, run.environments, problems)
+            proposed[case_id] = change.new
+    return SideValues(title(run), proposed, run.environments, problems)
 
 
 def judged(a: SideValues, run: Run, tolerance: float | None = None) -> list[Record]:
-    """Judge a run's cases against A's values; cases that it did not measure stay as they are.
+    """Judge a run's cases against A's values; cases that it did not measure are not changed.
 
     ``tolerance``, as a fraction, overrides each case's own.
     """
@@ -100,9 +100,9 @@ def judged(a: SideValues, run: Run, tolerance: float | None = None) -> list[Reco
     for record in run.records.values():
         if record.measurements and record.case.id in a.baselines:
             suite[record.case.id] = _evidence(run, record, a.baselines[record.case.id], tolerance)
-    found = judge.judge(suite)
+    verdicts = judge.judge(suite)
     return [
-        _named(run, record, a, found[record.case.id])
+        _named(run, record, a, verdicts[record.case.id])
         if record.case.id in suite
         else _unmeasured(record)
         for record in run.records.values()
@@ -120,7 +120,7 @@ def _unmeasured(record: Record) -> Record:
 
 def _evidence(run: Run, record: Record, baseline: Baseline, tolerance: float | None) -> Evidence:
     case = record.case
-    device = run.device_of(next(each for each in record.attempts if each.accepted))
+    device = run.device_of(next(attempt for attempt in record.attempts if attempt.accepted))
     processes = acceptance.processes_of(record, run.run_id)
     environment = run.environments.get(processes[0].environment)
     limits = case.limits if tolerance is None else replace(case.limits, tolerance=tolerance)
@@ -143,14 +143,14 @@ def _named(run: Run, record: Record, a: SideValues, verdicts: list[Verdict]) -> 
     """Return a record with the verdicts' reasons, environment changes, and kernels to blame."""
     before, last = a.baselines[record.case.id], record.attempts[-1]
     pairs = [(process.environment, last.environment) for process in before.processes[-1:]]
-    told = list(map(reasons.in_words, verdicts))
+    final = list(map(reasons.in_words, verdicts))
     slower = [
         verdict
-        for verdict in told
+        for verdict in final
         if verdict.status is Status.REGRESSED and metrics.of(verdict.metric).device_sets
     ]
     if slower and before.kernels and record.kernels:
         cause = Told(kernels.reason(kernels.diff(before.kernels, record.kernels)))
-        told = [reasons.explained(v, cause) if v is slower[0] else v for v in told]
+        final = [reasons.explained(v, cause) if v is slower[0] else v for v in final]
     changes = fingerprint.differences({**a.environments, **run.environments}, pairs)
-    return replace(record, status=judge.overall(told), verdicts=told, changes=changes, blamed=[])
+    return replace(record, status=judge.overall(final), verdicts=final, changes=changes, blamed=[])

@@ -24,7 +24,7 @@
     const other = first === "ascending" ? "descending" : "ascending";
     const following = { [first]: other, [other]: null };
     const next = following[heading.ariaSort] ?? (heading.ariaSort ? null : first);
-    for (const one of heading.parentElement.cells) one.removeAttribute("aria-sort");
+    for (const cell of heading.parentElement.cells) cell.removeAttribute("aria-sort");
     if (next) heading.setAttribute("aria-sort", next);
     const value = (row) => {
       const { textContent: text, dataset } = row.cells[heading.cellIndex];
@@ -49,12 +49,12 @@
       document.getElementById("cases").scrollIntoView();
       return;
     }
-    const found = document.getElementById(name);
-    if (!found) return;
-    for (let one = found; one; one = one.parentElement) {
-      if (one.tagName === "DETAILS") one.open = true;
+    const target = document.getElementById(name);
+    if (!target) return;
+    for (let element = target; element; element = element.parentElement) {
+      if (element.tagName === "DETAILS") element.open = true;
     }
-    found.scrollIntoView();
+    target.scrollIntoView();
   }
 
   if (body) {
