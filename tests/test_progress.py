@@ -197,7 +197,7 @@ def test_a_line_says_how_much_is_done_and_left_and_what_is_measured_now(clock, p
 
 def test_a_short_phase_and_one_without_anything_to_do_say_nothing(clock, progress, said):
     counted = progress(a=2.0, b=2.0)
-    counted.begin("looking again", [["a", "b"]])
+    counted.begin("re-measuring", [["a", "b"]])
     for name in "ab":
         clock.now += 2.0
         counted.finish(name)

@@ -143,7 +143,7 @@ def judged(run: str, first_plant: int | None, folder: Path) -> dict[str, Any]:
     outcomes = outcomes_of(recorded, first_plant)
     suite = Suite(
         folder / "history",
-        functools.partial(baselines.load, folder / "baselines"),
+        functools.cache(functools.partial(baselines.load, folder / "baselines")),
         outcomes[0][0].hardware,
         settings=Settings(planned=PROCESSES),
     )

@@ -190,7 +190,7 @@ def test_bandwidth_is_by_what_was_moved_as_far_as_that_is_known(about, expected)
 # --- what cannot be told -------------------------------------------------------------------
 
 UNKNOWN = (
-    "no bound known: the step's memory traffic is not known well enough to hold it against the "
+    "no bound known: the step's memory traffic is not known well enough to compare it with the "
     "ridge of 200 (200 TFLOP/s fp16 dense over 1 TB/s)"
 )
 

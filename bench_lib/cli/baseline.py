@@ -112,7 +112,7 @@ _ACCEPTED: list[Column[tuple[str, Baseline]]] = [
     Column("baseline", lambda row: row[1], heading=""),
 ]
 _PUBLISHED: list[Column[tuple[str, Published]]] = [
-    Column("case_id", lambda row: row[0], heading="published, not judged by"),
+    Column("case_id", lambda row: row[0], heading="published (not judged)"),
     Column("rate", lambda row: row[1].rate, lambda row: f"{row[1].item}/s"),
     Column("low", lambda row: row[1].low, lambda row: f"{row[1].item}/s", "from"),
     Column("high", lambda row: row[1].high, lambda row: f"{row[1].item}/s", "to"),

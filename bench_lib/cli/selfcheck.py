@@ -134,18 +134,18 @@ def _answer(found: Selfcheck, key: str) -> Answer:
 
 def _conclusion(found: Selfcheck) -> str:
     if found.false:
-        return "NOT TO BE TRUSTED HERE: a clean step was called slower"
+        return "FALSE ALARM: a clean step was called slower, so verdicts here cannot be trusted"
     if not found.is_as_planned:
         return (
-            "NO ANSWER: the delays took much longer or shorter than planned, so the machine did "
-            "other work meanwhile; try again when it is idle"
+            "NO ANSWER: the delays took much longer or shorter than planned, so the machine was "
+            "busy; try again when it is idle"
         )
     seen = {"against a baseline": found.visible, "in turns": found.visible_in_turns}
     if blind := [how for how, smallest in seen.items() if smallest is None]:
         largest = found.effects[-1].planted
         return (
-            f"BLIND HERE: not even {largest:.1%} is found reliably {' or '.join(blind)}; quiet "
-            "the machine, or give its cases a wider tolerance"
+            f"CANNOT DETECT {largest:.1%} reliably {' or '.join(blind)}; stop other programs, or "
+            "give the cases a wider tolerance"
         )
     words = " and ".join(f"{smallest:.1%} {how}" for how, smallest in seen.items())
-    return f"holds: nothing clean was called slower; this machine sees {words}"
+    return f"passed: no false alarm; the smallest delay found reliably is {words}"

@@ -191,7 +191,7 @@ def _device(at: Roofline) -> tuple[str | None, str]:
     if high is not None and high < at.ridge:
         share = f"reaches {at.least_share:.0%} of the {_memory(at)} or more"
         return MEMORY_BOUND, f"at most {_number(high)} FLOP/byte is below {ridge}; {share}"
-    return None, f"the step's memory traffic is not known well enough to hold it against {ridge}"
+    return None, f"the step's memory traffic is not known well enough to compare it with {ridge}"
 
 
 def _arithmetic(precision: str, share: float | None) -> str | None:

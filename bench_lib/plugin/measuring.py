@@ -182,7 +182,7 @@ class PerfSession(Selection):
 
     @property
     def judged_nothing(self) -> bool:
-        """Whether most of the cases to be judged could not be: such a gate is not green.
+        """Whether most of the cases to be judged could not be: such a gate must not pass.
 
         A case without a baseline need not be judged, nor one in quarantine.
         """
