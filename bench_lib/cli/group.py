@@ -58,7 +58,16 @@ def _load(name: str) -> Any:
         below.command(name, context_settings=settings)(getattr(module, name))
     command = typer.main.get_command(below)
     command.name = name
+    for leaf in getattr(command, "commands", {"": command}).values():
+        _name_values(leaf)
     return command
+
+
+def _name_values(command: Any) -> None:
+    """Name each option's value after the option; typer shows its type, such as <int range>."""
+    for option in command.params:
+        if option.param_type_name == "option" and not option.is_flag and option.metavar is None:
+            option.metavar = option.name.upper()
 
 
 def _as_a_rank() -> None:
