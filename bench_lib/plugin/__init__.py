@@ -6,8 +6,8 @@ an option, a setting or a test asks for it.  Until then a run pays for this modu
 
 Loaded by the entry point of the same name, or by a plain checkout's conftest.py.
 
-PYTEST_DONT_REWRITE: there is no ``assert`` here, and a suite that makes errors of warnings would
-not start where pytest met this module before it could rewrite it.
+PYTEST_DONT_REWRITE: there is no ``assert`` here, and a suite that turns warnings into errors would
+not start where this module was imported before pytest could rewrite it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def load(config: pytest.Config) -> None:
     """Import and register the rest, the first time."""
-    from bench_lib.plugin import hooks  # noqa: PLC0415 - what a run without our tests does not pay
+    from bench_lib.plugin import hooks  # noqa: PLC0415 - not needed in a run without our tests
 
     if not config.pluginmanager.hasplugin(HOOKS):
         config.pluginmanager.register(hooks, HOOKS)  # pytest configures it at once

@@ -29,8 +29,8 @@ def conclude(session: PerfSession) -> None:
             session.engine.profile()
         except (LaunchError, DeviceBusyError) as error:
             if session.failed is None:
-                words = formats.printable(str(error))
-                session.failed = f"suspicious cases could not be measured again: {words}"
+                message = formats.printable(str(error))
+                session.failed = f"suspicious cases could not be measured again: {message}"
         except KeyboardInterrupt:
             session.interrupted = True
             with undisturbed():
@@ -46,7 +46,7 @@ def _catch_up(session: PerfSession) -> None:
     if not waiting:
         return
     session.say(f"measuring the multi-rank cases of {len(waiting)} tests")
-    session.progress.begin(MEASURING, [[each.held.nodeid for each in waiting]])
+    session.progress.begin(MEASURING, [[test.held.nodeid for test in waiting]])
     try:
         while waiting:
             _measure(session, waiting[0])
@@ -55,9 +55,9 @@ def _catch_up(session: PerfSession) -> None:
         session.failed = formats.printable(str(error))
         raise
     finally:
-        why = session.failed or "the run was interrupted"
-        for each in waiting:
-            _report_unmeasured(session, each.held, f"not measured: {why}")
+        reason = session.failed or "the run was interrupted"
+        for test in waiting:
+            _report_unmeasured(session, test.held, f"not measured: {reason}")
 
 
 def _measure(session: PerfSession, test: WaitingTest) -> None:
@@ -68,24 +68,24 @@ def _measure(session: PerfSession, test: WaitingTest) -> None:
         begin = time.monotonic()
         outcome, *others = session.engine.attempt(case)
         call.duration += time.monotonic() - begin
-        for each in (outcome, *others):
-            session.engine.note(each, call.nodeid)
+        for result in (outcome, *others):
+            session.engine.note(result, call.nodeid)
         if outcome.skipped is not None:
             _report_skipped(session, test.held, outcome.skipped)
             return
         if outcome.fault is not None:
-            words = reports.fault_in_words(case, outcome.fault)
+            message = reports.fault_in_words(case, outcome.fault)
             if (quarantine := session.quarantine(case)) is None:
-                _report_unmeasured(session, test.held, words)
+                _report_unmeasured(session, test.held, message)
             else:
-                reason = reports.xfail_reason(quarantine, words)
+                reason = reports.xfail_reason(quarantine, message)
                 _report_skipped(session, test.held, reason, xfail=True)
             return
     session.pending.append(test)
 
 
-def _report_unmeasured(session: PerfSession, held: Held, words: str) -> None:
-    final = reports.unmeasured(held, words)
+def _report_unmeasured(session: PerfSession, held: Held, message: str) -> None:
+    final = reports.unmeasured(held, message)
     reports.publish(session.config, held, final, Status.ERROR.value)
 
 
@@ -97,15 +97,15 @@ def _report_skipped(session: PerfSession, held: Held, reason: str, *, xfail: boo
 def _report_all(session: PerfSession, suite: Suite) -> None:
     waiting, session.pending = session.pending, []
     session.judged = session.engine.judge()
-    for each in waiting:
-        _report(session, suite, each)
+    for test in waiting:
+        _report(session, suite, test)
 
 
-def _report(session: PerfSession, suite: Suite, waiting: WaitingTest) -> None:
-    records = [suite.records[id_] for id_ in waiting.case_ids]
+def _report(session: PerfSession, suite: Suite, test: WaitingTest) -> None:
+    records = [suite.records[id_] for id_ in test.case_ids]
     failing = [record for record in records if session.fails(record)]
     first = (failing or records)[0]
     status = console.standing(first)
-    final = reports.judged(waiting.held, failing)
+    final = reports.judged(test.held, failing)
     properties = reports.properties_of(records, suite.writer.run_id)
-    reports.publish(session.config, waiting.held, final, status, properties)
+    reports.publish(session.config, test.held, final, status, properties)

@@ -132,11 +132,11 @@ def _add_settings(parser: pytest.Parser) -> None:
 
 def asked_for(config: pytest.Config) -> bool:
     """Whether an option, or a path under the ini setting ``perf_paths``, asks for measuring."""
-    given = (value for name, value in vars(config.option).items() if name.startswith("perf_"))
-    if any(value not in (None, False) for value in given):
+    values = (value for name, value in vars(config.option).items() if name.startswith("perf_"))
+    if any(value not in (None, False) for value in values):
         return True
     overridden = config.option.override_ini or []
-    return any(each.startswith("perf_") for each in overridden) or _names_perf_path(config)
+    return any(setting.startswith("perf_") for setting in overridden) or _names_perf_path(config)
 
 
 def measures(item: pytest.Item) -> bool:
@@ -180,7 +180,7 @@ def _share(text: str) -> tuple[int, int]:
 
 
 def at_least(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
-    """Return what reads a number of any unit, ``least`` or more; it raises ArgumentTypeError."""
+    """Return a parser of numbers that are ``least`` or more; it raises ArgumentTypeError."""
 
     def parse(text: str) -> float:
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bench_lib.model import Hardware
 
 DEVICE = "perf_device"
-"""Key in a worker's input: the worker's own one of the visible devices."""
+"""Key in a worker's input: the index of its device."""
 WORKERS = "perf_workers"
 """Key there: how to join the workers that the controller has started for that device."""
 _OTHERS = pytest.StashKey[int]()
@@ -44,7 +44,7 @@ def refuse_too_many(config: pytest.Config, devices: Sequence[Hardware]) -> None:
 
 
 class Assignment:
-    """The device of each xdist worker; by the controller, since names change."""
+    """The device of each xdist worker; kept by the controller, since names change."""
 
     def __init__(self, count: int) -> None:
         """Hand out devices 0 to ``count`` - 1."""
@@ -66,7 +66,7 @@ ASSIGNMENT = pytest.StashKey[Assignment]()
 
 
 def part_of(nodeid: str, count: int) -> int:
-    """Return which of so many parts a test is in, from 0, by a stable hash of its case's id.
+    """Return which of ``count`` parts a test is in, from 0, by a stable hash of its case's id.
 
     It stays there whatever else is selected.
     """
@@ -80,9 +80,9 @@ def scheduling(
 ) -> Any:
     """Return a scheduler for xdist that sends each test to its device's worker.
 
-    ``plan`` says of so many devices which one measures each test, in the order of measuring.
+    ``plan`` returns which of so many devices measures each test, in the order of measuring.
     """
-    from xdist.scheduler.each import EachScheduling  # noqa: PLC0415 - xdist is not always there
+    from xdist.scheduler.each import EachScheduling  # noqa: PLC0415 - xdist is not always installed
 
     class DeviceScheduling(EachScheduling):  # type: ignore[misc]  # xdist has no types
         """Every worker collects everything and runs only its device's tests."""
@@ -93,11 +93,11 @@ def scheduling(
                 if node in self._started:
                     continue
                 if not pending:
-                    own, ids = node.workerinput[DEVICE], self.node2collection[node]
+                    device, ids = node.workerinput[DEVICE], self.node2collection[node]
                     places = plan(ids, self.numnodes)
-                    turn = {nodeid: n for n, nodeid in enumerate(places)}
-                    ours = (i for i, nodeid in enumerate(ids) if places[nodeid] == own)
-                    pending[:] = sorted(ours, key=lambda i: turn[ids[i]])
+                    order = {nodeid: n for n, nodeid in enumerate(places)}
+                    ours = (i for i, nodeid in enumerate(ids) if places[nodeid] == device)
+                    pending[:] = sorted(ours, key=lambda i: order[ids[i]])
                 node.send_runtest_some(pending)
                 node.shutdown()
                 self._started.append(node)
@@ -120,7 +120,7 @@ def share(text: str) -> tuple[int, int]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests of this share: a case is in the same one whatever else is selected."""
+    """Keep the tests of this share: a case is in the same one whatever else is selected."""
     if (chosen := config.getoption("perf_share")) is None:
         return
     number, count = chosen
@@ -136,6 +136,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Call a share without a test no failure, where other shares have some."""
+    """Let a share without tests pass where other shares have some."""
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.stash.get(_OTHERS, 0):
         session.exitstatus = pytest.ExitCode.OK

@@ -19,7 +19,7 @@ from bench_lib.plugin.session import SELECTION, PluginOptions, Selection, read_o
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options; under xdist see that there is a device for every worker."""
+    """Read the options; under xdist check that there is a device for every worker."""
     options = read_options(config)
     session = Selection(config, options) if config.option.collectonly else _running(config, options)
     config.stash[SELECTION] = session
@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _running(config: pytest.Config, options: PluginOptions) -> Selection:
-    from bench_lib.plugin import running  # noqa: PLC0415 - what collecting alone does not pay
+    from bench_lib.plugin import running  # noqa: PLC0415 - not needed for collecting alone
 
     config.pluginmanager.register(running, "bench_lib.running")
     return running.begin(config, options)
@@ -46,9 +46,9 @@ class _Stopper:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self) -> None:
-        """End the session where there are no cases to be had: every file would say the same again.
+        """End the session if cases cannot be read: every file would report the same error.
 
-        In a worker of xdist it stays an error of the file, which xdist reports once.
+        In xdist's workers it stays an error of the file, which xdist reports once.
         """
         if self._session.failed is not None and not self._session.is_worker:
             raise pytest.UsageError(self._session.failed)
@@ -59,8 +59,8 @@ def pytest_configure_node(node: Any) -> None:
     """Tell a starting xdist worker its device, and how to join the processes that measure there."""
     if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
         node.workerinput[devices.DEVICE] = index = assignment.take(node.gateway.id)
-        told = node.config.stash[SELECTION].share(index, assignment.count)
-        node.workerinput[devices.WORKERS] = told
+        workers = node.config.stash[SELECTION].share(index, assignment.count)
+        node.workerinput[devices.WORKERS] = workers
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -73,11 +73,11 @@ def pytest_testnodedown(node: Any) -> None:
 def collect(collector: pytest.Collector, mark: pytest.Mark) -> list[Any] | None:
     """Return None if pytest is to make tests of a function, and [] if it has no case."""
     try:
-        found = _cases(collector.config, mark)
+        cases = _cases(collector.config, mark)
     except (MatrixError, LaunchError) as error:
         raise pytest.Collector.CollectError(str(error)) from error
-    collector.config.stash[SELECTION].lacks_cases |= not found
-    return None if found else []
+    collector.config.stash[SELECTION].lacks_cases |= not cases
+    return None if cases else []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -109,5 +109,5 @@ def _ranks(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put cases of several ranks last, those of equally many together: ranks stay for the next."""
+    """Put cases of several ranks last, by number of ranks, as ranks stay for the next case."""
     items.sort(key=_ranks)

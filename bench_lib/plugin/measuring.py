@@ -27,7 +27,7 @@ from bench_lib.storage import baselines
 from bench_lib.storage.history import INTERRUPTED, utc_today
 
 SILENT = -2
-"""The verbosity, ``-q -q``, from which on nothing is shown but the result."""
+"""The verbosity of ``-q -q``: at this or below, only the result is shown."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class PerfSession(Selection):
     _plan: Mapping[str, int] | None = None
 
     def refusal(self, case: Case) -> str | None:
-        """Say why a test must not measure this case; None if it may."""
+        """Return why a test must not measure this case; None if it may."""
         if (problem := problem_of(case)) is not None:
             return problem
         if self.seen.setdefault(case.id, case) != case:
@@ -61,21 +61,21 @@ class PerfSession(Selection):
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine that measures, writes down and judges in this process."""
+        """The engine that measures, records and judges in this process."""
         settings = self.options.settings
-        own = replace(
+        settings = replace(
             settings, bursts=True, devices=self.devices, say=self.say, progress=self.progress
         )
-        told = self.config.workerinput.get(WORKERS) if self.is_worker else None  # type: ignore[attr-defined]  # xdist's
-        return Engine(self.device(), own, told)
+        workers = self.config.workerinput.get(WORKERS) if self.is_worker else None  # type: ignore[attr-defined]  # xdist's
+        return Engine(self.device(), settings, workers)
 
     def share(self, index: int, of: int = 1) -> dict[str, Told]:
         """Start the processes that measure on a device; return how another process joins them.
 
-        They import what they need while pytest and xdist prepare the run, and keep to the CPUs of
-        one of so many devices.
+        They import what they need while pytest and xdist prepare the run, and keep to one of
+        ``of`` equal parts of the CPUs.
         """
-        names = ("setupplan", "setuponly")  # each of a plugin that a user may leave out
+        names = ("setupplan", "setuponly")  # of plugins that a user may disable
         measures = not any(self.config.getoption(name, default=False) for name in names)
         return self.engine.share(self.devices[index], (index, of)) if measures else {}
 
@@ -87,9 +87,9 @@ class PerfSession(Selection):
 
     @cached_property
     def progress(self) -> ProgressLines:
-        """Says how far the run is."""
+        """The lines that show how far the run is."""
 
-        def known(phase: str) -> Pace:
+        def pace_of(phase: str) -> Pace:
             sides = 1 if self.options.settings.reference is None else 2
             processes = {MEASURING: sides * self.options.settings.processes, REMEASURING: sides}
             if (times := processes.get(phase)) is None:
@@ -97,18 +97,18 @@ class PerfSession(Selection):
             return Pace({name: times * each_s for name, each_s in self.pace.seconds.items()})
 
         is_silent = self.config.get_verbosity() <= SILENT
-        return ProgressLines((lambda _line: None) if is_silent else self.say, known)
+        return ProgressLines((lambda _line: None) if is_silent else self.say, pace_of)
 
     @cached_property
     def pace(self) -> Pace:
-        """What the last runs on this hardware know about tests."""
-        own = "" if self.suite is None else self.suite.writer.run_id
-        return pace.read(self.options.history, self.device().key, but=own)
+        """The durations and devices of tests in the last runs on this hardware."""
+        run_id = "" if self.suite is None else self.suite.writer.run_id
+        return pace.read(self.options.history, self.device().key, but=run_id)
 
     def plan(self, nodeids: Sequence[str], workers: int) -> Mapping[str, int]:
-        """Return which of so many xdist workers' devices measures each test, in that order.
+        """Return which of so many xdist workers' devices measures each test, in order.
 
-        Compiled cases come first: devices compile at the same time then, and not beside what
+        Compiled cases come first, so that devices compile at the same time, and not while
         another one measures.
         """
         if self._plan is None or not self._plan.keys() >= set(nodeids):
@@ -125,7 +125,7 @@ class PerfSession(Selection):
         return self.is_worker and case.launch.ranks > 1
 
     def note(self, nodeid: str, test: MeasuredTest) -> None:
-        """Take in a test's measurements and remaining cases, in the process that judges."""
+        """Record a test's measurements and remaining cases, in the process that judges."""
         self.engine.open()
         for outcome in test.outcomes:
             self.engine.note(outcome, nodeid)
@@ -141,8 +141,8 @@ class PerfSession(Selection):
 
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
-        found = self.engine.baselines_of(self.device().key).quarantines.get(case.id)
-        return found if found and baselines.in_force(found, utc_today()) else None
+        entry = self.engine.baselines_of(self.device().key).quarantines.get(case.id)
+        return entry if entry and baselines.in_force(entry, utc_today()) else None
 
     def release(self) -> None:
         """Let go of the device and its workers."""
@@ -186,13 +186,13 @@ class PerfSession(Selection):
 
         A case without a baseline need not be judged, nor one in quarantine.
         """
-        judged = [r for r in self.judged if r.status is not Status.SKIPPED and self._is_held(r)]
-        unheld = [r for r in judged if r.status in (Status.INVALID, Status.INCOMPARABLE)]
-        return bool(judged) and 2 * len(unheld) > len(judged)
+        judged = [r for r in self.judged if r.status is not Status.SKIPPED and self._counts(r)]
+        unjudged = [r for r in judged if r.status in (Status.INVALID, Status.INCOMPARABLE)]
+        return bool(judged) and 2 * len(unjudged) > len(judged)
 
-    def _is_held(self, record: Record) -> bool:
-        held = record.quarantine
-        if held is not None and baselines.in_force(held, console.day_of(record)):
+    def _counts(self, record: Record) -> bool:
+        quarantine = record.quarantine
+        if quarantine is not None and baselines.in_force(quarantine, console.day_of(record)):
             return False
         key = self.engine.suite.hardware_of(record).key
         baseline = self.engine.baselines_of(key).baselines.get(record.case.id)

@@ -25,11 +25,11 @@ ASKS = ("autosave", "compare", "compare_fail", "histogram", "json", "save")
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
     """Give pytest-benchmark each case, also xdist's, before it writes, compares and groups."""
     config = session.config
-    theirs, suite = config.pluginmanager.get_plugin("pytest-benchmark"), config.stash[SESSION].suite
+    plugin, suite = config.pluginmanager.get_plugin("pytest-benchmark"), config.stash[SESSION].suite
     is_asked = any(config.getoption(f"benchmark_{name}", default=None) for name in ASKS)
-    if theirs is not None and suite is not None and is_asked:
-        records = suite.records.values()
-        theirs.benchmarks.extend(benchmarks([(each, suite.hardware_of(each)) for each in records]))
+    if plugin is not None and suite is not None and is_asked:
+        pairs = [(record, suite.hardware_of(record)) for record in suite.records.values()]
+        plugin.benchmarks.extend(benchmarks(pairs))
     return (yield)
 
 

@@ -58,32 +58,32 @@ class WaitingTest:
 
 
 class VerdictRepr(TerminalRepr):
-    """A verdict as pytest shows a failure: its words, and one line for the summary."""
+    """A verdict as pytest shows a failure: its text, and one line for the summary."""
 
     def __init__(
         self, text: str, summary: str, location: tuple[str, int | None, str], brief: str = ""
     ) -> None:
-        """Take the words, the line, the test's place in the source, and words for a terminal."""
+        """Take the text, the summary's line, the test's location, and a text for terminals."""
         self.text = text
         self.brief = brief or text
         path, line, _ = location
         self.reprcrash = ReprFileLocation(path, (line or 0) + 1, summary)
 
     def __str__(self) -> str:
-        """Return all words, for files."""
+        """Return the whole text, for files."""
         return self.text
 
     def toterminal(self, tw: TerminalWriter) -> None:
-        """Write the brief words, broken between words where a terminal would break them anywhere.
+        """Write the brief text; on a terminal its lines are broken between words.
 
         A worker's last output, below the first empty line of a case, stays as it is.
         """
         is_terminal = tw._file.isatty()  # noqa: SLF001 - pytest has no other way to ask
-        own = True
+        is_ours = True
         for line in self.brief.splitlines():
             starts = line.startswith(tuple(s.value for s in FAILING))
-            own = starts or (own and bool(line))
-            for part in render.wrapped(line, tw.fullwidth) if is_terminal and own else [line]:
+            is_ours = starts or (is_ours and bool(line))
+            for part in render.wrapped(line, tw.fullwidth) if is_terminal and is_ours else [line]:
                 tw.line(part, red=starts)
 
 
@@ -92,26 +92,26 @@ def judged(waiting: Held, failing: Sequence[Record]) -> pytest.TestReport:
     final = copy.copy(waiting.call)
     if failing:
         final.outcome = "failed"
-        words, brief = (
+        text, brief = (
             "\n\n".join(console.in_words(record, brief=brief) for record in failing)
             for brief in (False, True)
         )
-        final.longrepr = VerdictRepr(words, console.brief(failing[0]), final.location, brief)
+        final.longrepr = VerdictRepr(text, console.brief(failing[0]), final.location, brief)
     return final
 
 
-def unmeasured(waiting: Held, words: str) -> pytest.TestReport:
+def unmeasured(waiting: Held, message: str) -> pytest.TestReport:
     """Return the report of a call that has no measurement, as failed."""
     final = copy.copy(waiting.call)
     final.outcome = "failed"
-    final.longrepr = VerdictRepr(words, words.splitlines()[0], final.location)
+    final.longrepr = VerdictRepr(message, message.splitlines()[0], final.location)
     return final
 
 
 def shorten(report: pytest.TestReport, fault: Fault) -> None:
-    """Have a report of a call without measurement name its fault in one line of the summary.
+    """Have the summary name the fault of a call without measurement in one line.
 
-    On CI pytest would repeat there all that its section of failures says.
+    On CI pytest would repeat the whole failure there.
     """
     summary = f"{fault.kind} in {fault.phase}"
     report.longrepr = VerdictRepr(report.longreprtext, summary, report.location)
@@ -144,16 +144,16 @@ def publish(
 
 
 def fault_in_words(case: Case, fault: Fault) -> str:
-    """Return what a test says of a case that has no measurement."""
-    words = f"ERROR {case.id}: {fault.in_words}"
+    """Return the failure message of a case that has no measurement."""
+    message = f"ERROR {case.id}: {fault.in_words}"
     if fault.last_output:
-        words += f"\n\nlast output of the worker:\n{fault.last_output}"
-    return formats.printable(words)
+        message += f"\n\nlast output of the worker:\n{fault.last_output}"
+    return formats.printable(message)
 
 
-def xfail_reason(quarantine: Quarantine, words: str) -> str:
+def xfail_reason(quarantine: Quarantine, message: str) -> str:
     """Return why a fault does not fail a test."""
-    return f"in quarantine until {quarantine.until}: {words.splitlines()[0]}"
+    return f"in quarantine until {quarantine.until}: {message.splitlines()[0]}"
 
 
 def attach(config: pytest.Config, setup: pytest.TestReport, measured: MeasuredTest) -> None:
@@ -182,7 +182,7 @@ def detach(config: pytest.Config, setup: pytest.TestReport) -> MeasuredTest | No
     setup.perf_measured = None  # type: ignore[attr-defined]
     held = None
     if waits(setup):
-        held = Held(*(_restored(config, setup, each) for each in setup.perf_held))
+        held = Held(*(_restored(config, setup, data) for data in setup.perf_held))
         setup.perf_held = []  # type: ignore[attr-defined]
     return MeasuredTest(
         msgspec.convert(plain["outcomes"], list[Outcome]),
@@ -192,10 +192,10 @@ def detach(config: pytest.Config, setup: pytest.TestReport) -> MeasuredTest | No
 
 
 def _restored(
-    config: pytest.Config, setup: pytest.TestReport, plain: dict[str, Any]
+    config: pytest.Config, setup: pytest.TestReport, data: dict[str, Any]
 ) -> pytest.TestReport:
     hook = config.hook
-    report: pytest.TestReport = hook.pytest_report_from_serializable(config=config, data=plain)
+    report: pytest.TestReport = hook.pytest_report_from_serializable(config=config, data=data)
     for name in OF_XDIST:
         if hasattr(setup, name):
             setattr(report, name, getattr(setup, name))
@@ -208,8 +208,8 @@ def waits(setup: pytest.TestReport) -> bool:
 
 
 def properties_of(records: Iterable[Record], run_id: str) -> list[tuple[str, str]]:
-    """Return what JUnit's XML is to say of a test beside its outcome."""
-    found = [("perf_run", run_id)]
+    """Return the properties of a test in JUnit's XML."""
+    properties = [("perf_run", run_id)]
     for record in records:
-        found += [("perf_case", record.case.id), ("perf_status", console.standing(record))]
-    return found
+        properties += [("perf_case", record.case.id), ("perf_status", console.standing(record))]
+    return properties

@@ -48,7 +48,7 @@ def begin(config: pytest.Config, options: PluginOptions) -> PerfSession:
     session = config.stash[SESSION] = PerfSession(config, options)
     config.pluginmanager.register(_Recorder(session), "bench_lib.recorder")
     config.pluginmanager.register(neighbours, "bench_lib.neighbours")
-    # Where a suite makes errors of warnings, a device that cannot be watched is none.
+    # A device that cannot be watched is no error, even where a suite turns warnings into errors.
     config.addinivalue_line("filterwarnings", "default::bench_lib.model.MachineWarning")
     return session
 
@@ -77,8 +77,8 @@ class Perf:
         __tracebackhide__ = True
         given = {"client": client, **params}
         case = Case(case_id, "command", given, limits=limits or Limits(), time_limit_s=time_limit_s)
-        if words := commands.problem(case):
-            pytest.fail(words, pytrace=False)
+        if problem := commands.problem(case):
+            pytest.fail(problem, pytrace=False)
         self.measure(case)
 
     def measure(self, case: Case) -> None:
@@ -101,19 +101,19 @@ class Perf:
                 outcomes = self._session.engine.attempt(case)
                 self._request.node.stash.setdefault(OUTCOMES, []).extend(outcomes)
         except (LaunchError, DeviceBusyError) as error:
-            words = self._session.failed = formats.printable(str(error))
-            if self._session.is_worker:  # which must not exit: xdist would not say why
-                self._request.session.shouldstop = words
-                pytest.fail(words, pytrace=False)
-            pytest.exit(words, returncode=pytest.ExitCode.USAGE_ERROR)
+            message = self._session.failed = formats.printable(str(error))
+            if self._session.is_worker:  # must not exit: xdist would not say why
+                self._request.session.shouldstop = message
+                pytest.fail(message, pytrace=False)
+            pytest.exit(message, returncode=pytest.ExitCode.USAGE_ERROR)
         outcome = outcomes[0]
         if outcome.skipped is not None:
             pytest.skip(formats.printable(outcome.skipped))
         if (fault := outcome.fault) is not None:
-            words = fault_in_words(case, fault)
+            message = fault_in_words(case, fault)
             if (quarantine := self._session.quarantine(case)) is not None:
-                pytest.xfail(xfail_reason(quarantine, words))
-            pytest.fail(words, pytrace=False)
+                pytest.xfail(xfail_reason(quarantine, message))
+            pytest.fail(message, pytrace=False)
 
 
 def perf(request: pytest.FixtureRequest) -> Perf:
@@ -125,7 +125,7 @@ def perf(request: pytest.FixtureRequest) -> Perf:
 def pytest_collection(session: pytest.Session) -> None:
     """Have workers import what they need while the suite is collected.
 
-    xdist's controller has them start for its workers.
+    Under xdist the controller starts them for its workers.
     """
     perf_session, is_spread = session.config.stash[SESSION], ASSIGNMENT in session.config.stash
     if perf_session.options.asked_for and not perf_session.is_worker and not is_spread:
@@ -135,7 +135,7 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> str | list[str]:
-    """Name the device that is measured, and the tier; or where to see what there is."""
+    """Name the device and the tier, or say how to find cases where none is measured."""
     session = config.stash[SESSION]
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     return summary.before(session, list(filter(measures, items)), terminal.stats)
@@ -143,7 +143,7 @@ def pytest_report_collectionfinish(
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Open all that judging needs before anything is measured, and judge after everything."""
+    """Open what judging needs before anything is measured, and judge when all is measured."""
     perf_session = session.config.stash[SESSION]
     collects_only = session.config.option.collectonly
     judges = not perf_session.is_worker and not collects_only
@@ -156,21 +156,21 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             perf_session.engine.open()
         except UserError as error:
             raise pytest.UsageError(str(error)) from error
-        if not is_spread:  # or xdist says what there is to do
+        if not is_spread:  # xdist's workers report what they collected
             perf_session.progress.begin(MEASURING, [measuring])
 
     def leave(status: int) -> NoReturn:
         perf_session.told_to_end = status
         raise KeyboardInterrupt
 
-    can_be_told = judges and (measuring or is_spread)
-    with ended_by(leave) if can_be_told else contextlib.nullcontext():
+    is_interruptible = judges and (measuring or is_spread)
+    with ended_by(leave) if is_interruptible else contextlib.nullcontext():
         try:
             return (yield)
         except KeyboardInterrupt:
             perf_session.interrupted = True
             with undisturbed():
-                _take_in_what_was_sent(session.config)
+                _drain_reports(session.config)
             raise
         finally:
             try:
@@ -183,21 +183,21 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
                 perf_session.release()
 
 
-def _take_in_what_was_sent(config: pytest.Config) -> None:
-    """Take in reports that xdist's workers had sent before the run was interrupted."""
+def _drain_reports(config: pytest.Config) -> None:
+    """Process the reports that xdist's workers sent before the run was interrupted."""
     distributed: Any = config.pluginmanager.get_plugin("dsession")
     if distributed is None:
         return
     with contextlib.suppress(queue.Empty):
         while True:
-            event, about = distributed.queue.get_nowait()
+            event, arguments = distributed.queue.get_nowait()
             if event == "testreport":
-                distributed.worker_testreport(**about)
+                distributed.worker_testreport(**arguments)
 
 
 @contextlib.contextmanager
 def _machine_warnings() -> Generator[None]:
-    """Warn of the machine, also where a suite makes errors of warnings (see above)."""
+    """Keep warnings about the machine warnings where a suite turns them into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("default", MachineWarning)
         yield
@@ -213,7 +213,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
-    """Show how far the run is, from the first worker on that says what there is to do."""
+    """Begin to show progress when the first worker has collected."""
     perf_session, workers = node.config.stash[SESSION], len(node.config.option.tx)
     begins = perf_session.suite is not None and not perf_session.progress.began
     if begins and ASSIGNMENT in node.config.stash:
@@ -229,8 +229,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    for each in _without_held(item, reports):
-        hook.pytest_runtest_logreport(report=each)
+    for report in _without_held(item, reports):
+        hook.pytest_runtest_logreport(report=report)
     hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
@@ -241,8 +241,8 @@ def _without_held(item: pytest.Item, reports: list[pytest.TestReport]) -> list[p
     deferred = item.stash.get(DEFERRED, [])
     if not outcomes and not deferred:
         return reports
-    setup, *others = reports
-    held = Held(*others) if len(others) == 2 and others[0].passed else None
+    setup, *rest = reports
+    held = Held(*rest) if len(rest) == 2 and rest[0].passed else None
     attach(item.config, setup, MeasuredTest(outcomes, deferred, held))
     if held is None:
         return reports
@@ -252,17 +252,17 @@ def _without_held(item: pytest.Item, reports: list[pytest.TestReport]) -> list[p
 
 
 def _count_failure(item: pytest.Item) -> None:
-    """Obey ``--maxfail``, since pytest does not see a failure that is held back."""
+    """Apply ``--maxfail``, since pytest does not see a failure that is held back."""
     session = item.config.stash[SESSION]
     session.held_failures += 1
     failures = item.session.testsfailed + session.held_failures
-    most = item.config.getoption("maxfail")
-    if most and failures >= most:
+    limit = item.config.getoption("maxfail")
+    if limit and failures >= limit:
         item.session.shouldfail = f"stopping after {failures} failures"
 
 
 class _Recorder:
-    """Takes measured cases into the history; a plugin object, because this hook has no config."""
+    """Records measured cases in the history; a plugin object, because this hook has no config."""
 
     def __init__(self, session: PerfSession) -> None:
         self._session = session
@@ -270,7 +270,7 @@ class _Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the attempts that a report brings, in the process that judges."""
+        """Record the attempts that a report carries, in the process that judges."""
         if report.when not in ("setup", "call", "teardown"):  # a worker of xdist crashed in it
             self._session.progress.finish(report.nodeid)
         if self._session.is_worker:
@@ -322,7 +322,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         except HistoryError as error:
             perf_session.failed = str(error)
     if perf_session.failed is not None and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # what was not judged is not green
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # an unjudged run does not pass
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -333,6 +333,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Generator[None]:
-    """Show the verdicts, where they are kept, and what to do next, below all that others say."""
+    """Show the verdicts, their file, and what to do next, below other plugins' summaries."""
     yield
     summary.write(terminalreporter, config.stash[SESSION])

@@ -47,17 +47,17 @@ def read_options(config: pytest.Config) -> PluginOptions:
     """Return the run's options."""
 
     def folder(option: str, default: str) -> Path:
-        given = config.getoption(option)
-        if given is None:
+        path = config.getoption(option)
+        if path is None:
             return config.rootpath / default
-        return Path(config.invocation_params.dir, given).absolute()
+        return Path(config.invocation_params.dir, path).absolute()
 
-    def told(option: str, default: Any) -> Any:
-        given = config.getoption(option)
-        return default if given is None else given
+    def value_of(option: str, default: Any) -> Any:
+        value = config.getoption(option)
+        return default if value is None else value
 
-    processes, reference = told("perf_processes", 1), _reference(config)
-    planned = told("perf_pairs", PLANNED)
+    processes, reference = value_of("perf_processes", 1), _reference(config)
+    planned = value_of("perf_pairs", PLANNED)
     if reference is None:
         planned = 1 + int(_number(config, "perf_confirm", int))
     history = folder("perf_history", "history")
@@ -86,7 +86,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
 
 
 def _setting(config: pytest.Config, name: str) -> str:
-    """Return a setting that is one text; raises UsageError, as pyproject.toml may hold a list."""
+    """Return a setting that is text; raises UsageError, as pyproject.toml may hold a list."""
     try:
         value = config.getini(name)
     except TypeError as error:  # of pytest 10, and of 9 in the table tool.pytest
@@ -112,11 +112,11 @@ def _number(
         raise pytest.UsageError(f"{name}: {error}") from error
 
 
-def _choice(config: pytest.Config, name: str, known: Sequence[str]) -> str:
-    """Return a setting that is one of some words; raises UsageError."""
+def _choice(config: pytest.Config, name: str, choices: Sequence[str]) -> str:
+    """Return a setting that is one of some choices; raises UsageError."""
     text = _setting(config, name)
-    if text not in known:
-        raise pytest.UsageError(unknown(name, text, known))
+    if text not in choices:
+        raise pytest.UsageError(unknown(name, text, choices))
     return text
 
 
@@ -129,7 +129,7 @@ def _flag(config: pytest.Config, name: str) -> bool:
 
 
 def _launcher(config: pytest.Config) -> str | None:
-    """Return the launcher's words, if they are set; raises UsageError."""
+    """Return the launcher's command, if one is set; raises UsageError."""
     text = _setting(config, "perf_launcher")
     if not text:
         return None
@@ -145,28 +145,28 @@ def _launcher(config: pytest.Config) -> str | None:
 
 def _reference(config: pytest.Config) -> Side | None:
     """Return the accepted environment, if one is named; raises UsageError."""
-    given = config.getoption("perf_reference")
-    if given is not None and len(given) > 1:
+    pythons = config.getoption("perf_reference")
+    if pythons is not None and len(pythons) > 1:
         raise pytest.UsageError(
-            f"--perf-reference names {' and '.join(given)}; a run has one reference: make a run "
+            f"--perf-reference names {' and '.join(pythons)}; a run has one reference: make a run "
             "with each, or compare them with bench-lib ab"
         )
-    python = _setting(config, "perf_reference") if given is None else given[0]
+    python = _setting(config, "perf_reference") if pythons is None else pythons[0]
     if not python:
         return None
     if python == SAME:
         return Side(label="this environment itself")
     try:
-        words = engine_settings.prefix(_setting(config, "perf_reference_prefix"))
+        prefix = engine_settings.prefix(_setting(config, "perf_reference_prefix"))
         variables = dict(map(engine_settings.variable, config.getini("perf_reference_env")))
     except ValueError as error:
         raise pytest.UsageError(f"perf_reference: {error}") from error
-    folder = config.rootpath if given is None else config.invocation_params.dir
+    folder = config.rootpath if pythons is None else config.invocation_params.dir
     path = Path(folder, Path(python).expanduser()).absolute()
     # A bare name is looked for on the PATH, unless it is an environment's folder.
-    if not words and (path.is_dir() or Path(python).name != python):
+    if not prefix and (path.is_dir() or Path(python).name != python):
         python = environments.interpreter(str(path))
-    return Side(python, variables, words)
+    return Side(python, variables, prefix)
 
 
 @dataclass

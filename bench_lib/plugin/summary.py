@@ -35,14 +35,14 @@ def before(
             line += f", tier {session.tier}"
         return [line]
     if session.options.asked_for and stats.get("deselected"):
-        words = f"no case of tier {session.tier}, for {session.device().key}, is chosen"
-        return [f"{words}; without -k and -m, --collect-only -q lists them"]
+        message = f"no case of tier {session.tier}, for {session.device().key}, is chosen"
+        return [f"{message}; without -k and -m, --collect-only -q lists them"]
     if session.lacks_cases:
-        have = [tier for tier, cases in session.cases.items() if cases]
-        words = f"no case of tier {session.tier} in {_shown(session.options.matrix)}"
-        if session.tier in have:
-            return [f"{words} is of a kind that a test here measures"]
-        return [f"{words}; it has {', '.join(have) or 'none'}: --perf-tier chooses"]
+        tiers = [tier for tier, cases in session.cases.items() if cases]
+        message = f"no case of tier {session.tier} in {_shown(session.options.matrix)}"
+        if session.tier in tiers:
+            return [f"{message} is of a kind that a test here measures"]
+        return [f"{message}; it has {', '.join(tiers) or 'none'}: --perf-tier chooses"]
     return []
 
 
@@ -69,7 +69,7 @@ def write(terminal: Any, session: PerfSession) -> None:
     title = formats.printable(f"performance {judged_by}".rstrip())
     is_short = len(title) + len("== ==") < width
     terminal.write_sep("=", title if is_short else "performance")
-    # Worst last, and below it what it comes from: the end is what a reader has on the screen.
+    # The worst come last, with their causes below: the end is what a reader has on the screen.
     shown = {
         report.nodeid
         for report in terminal.stats.get("failed", [])
@@ -95,9 +95,9 @@ def write(terminal: Any, session: PerfSession) -> None:
         say(f"{record.case.id}: {console.brief(record)}", **_BAD)
     if len(failing) > console.NAMED:
         say(f"and {len(failing) - console.NAMED} more")
-    for found in session.suite.slow_downs:
-        colour = _BAD if found in session.alarms else _ODD
-        say(nights.in_words(found, run.run_id), **colour)
+    for slow_down in session.suite.slow_downs:
+        colour = _BAD if slow_down in session.alarms else _ODD
+        say(nights.in_words(slow_down, run.run_id), **colour)
     if session.judged_nothing:
         say("failed: most cases could not be judged, so this run does not pass", red=True)
     if session.failed:
@@ -120,7 +120,7 @@ _COLOURS = {
 
 
 def _width(terminal: Any) -> int:
-    """Return how wide the table may be: a terminal's width; a log's is what COLUMNS says."""
+    """Return how wide the table may be: as the terminal, or in a log as COLUMNS says."""
     if not terminal.isatty and not os.environ.get("COLUMNS"):
         return render.WIDTH
     full: int = terminal.config.get_terminal_writer().fullwidth
@@ -131,31 +131,31 @@ def _before_next(session: PerfSession, records: list[Record]) -> list[str]:
     """Return what to know before the next step is taken."""
     if session.interrupted:
         return ["interrupted: what was measured is judged and kept"]
-    if blamed := sum(record.status is Status.INVALID for record in records):
-        return [f"check the device first: it disturbed {formats.many(blamed, 'case')}"]
-    refused = _too_unsteady(records)
-    return [refused] if refused else []
+    if disturbed := sum(record.status is Status.INVALID for record in records):
+        return [f"check the device first: it disturbed {formats.many(disturbed, 'case')}"]
+    objection = _too_unsteady(records)
+    return [objection] if objection else []
 
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:
     """Return the one command to type now; empty after a run with nothing to look at."""
     assert session.suite is not None
     run = session.suite.writer.run_id
-    status = {record.status for record in records}
+    statuses = {record.status for record in records}
     settings = session.options.settings
     folders = _unless_default("--history", session.options.history)
     folders += _unless_default("--baselines", settings.baselines)
     if session.interrupted:
         return _again(session)
-    if Status.ERROR in status or Status.REGRESSED in status or session.alarms:
+    if Status.ERROR in statuses or Status.REGRESSED in statuses or session.alarms:
         return f"bench-lib report --html report.html{folders}"
-    if Status.INVALID in status:
+    if Status.INVALID in statuses:
         return _again(session)
-    if Status.NO_BASELINE in status and acceptance.RECORDING not in os.environ:
+    if Status.NO_BASELINE in statuses and acceptance.RECORDING not in os.environ:
         if settings.processes < LEAST_PROCESSES or _too_unsteady(records):
-            more = shlex.join(_to_record(session.config))
-            record = f'bench-lib baseline record{folders} --reason "first baseline"'
-            return f"{record} -- {more}" if more else record
+            options = shlex.join(_to_record(session.config))
+            command = f'bench-lib baseline record{folders} --reason "first baseline"'
+            return f"{command} -- {options}" if options else command
         return f'bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
     return ""
 
@@ -167,35 +167,35 @@ def _again(session: PerfSession) -> str:
 def _to_record(config: pytest.Config) -> list[str]:
     """Return what ``baseline record`` needs to measure what this run did.
 
-    It begins with the paths, unless they are the folder that is measured anyway.
+    The paths come first, unless they are the folder that is measured by default.
     """
     paths = [*config.option.file_or_dir] or [
         _shown(Path(config.invocation_params.dir, path)) for path in config.args
     ]
-    given = iter([word for word in config.invocation_params.args if word not in paths])
+    args = iter([arg for arg in config.invocation_params.args if arg not in paths])
     kept = []
-    for word in given:
-        name, is_whole, _ = word.partition("=")
-        if word == "-o":
-            setting = next(given, "")
-            kept += [] if setting.startswith("perf_kernels") else [word, setting]
+    for arg in args:
+        name, separator, _ = arg.partition("=")
+        if arg == "-o":
+            setting = next(args, "")
+            kept += [] if setting.startswith("perf_kernels") else [arg, setting]
         elif name not in OWN_OPTIONS:
-            kept.append(word)
-        elif not is_whole:
-            next(given, None)
+            kept.append(arg)
+        elif not separator:
+            next(args, None)
     return [*([] if paths == ["perf_tests"] else paths), *kept]
 
 
 def _too_unsteady(records: list[Record]) -> str:
-    """Say what accept would refuse, with the remedy, where it would refuse all; else nothing."""
+    """Return what accept would refuse, with the remedy; empty unless it would refuse all."""
     new = [record for record in records if record.status is Status.NO_BASELINE]
-    why = [(record.case.id, acceptance.unsteady(record)) for record in new]
-    if not why or any(words is None for _, words in why):
+    objections = [(record.case.id, acceptance.unsteady(record)) for record in new]
+    if not objections or any(objection is None for _, objection in objections):
         return ""
-    case_id, words = why[0]
-    refused = formats.many(len(why), "case")
+    case_id, objection = objections[0]
+    count = formats.many(len(objections), "case")
     return (
-        f"baseline accept would refuse {refused} ({case_id}: {words}); measure on a "
+        f"baseline accept would refuse {count} ({case_id}: {objection}); measure on a "
         "quiet machine, take a longer step, or accept it with --force and say why"
     )
 
