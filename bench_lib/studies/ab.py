@@ -1,4 +1,4 @@
-"""Compares two environments in turns on one device, by their ratio within each pair.
+"""Compares two environments, interleaved on one device, by their ratio within each pair.
 
 A pair is a fresh process of A and one of B, open side by side, and every case is measured in both,
 one right after the other.  A drift (of clocks, temperature, other programs) meets both alike and
@@ -32,7 +32,7 @@ UNJUDGED = (Status.INVALID, Status.INCOMPARABLE, Status.NOISY)
 
 @dataclass(frozen=True)
 class PairRow:
-    """How one case stands."""
+    """The result of one case."""
 
     case_id: str
     status: Status
@@ -49,7 +49,7 @@ class PairRow:
 
 @dataclass(frozen=True)
 class Compared:
-    """Two sides beside each other, by the sides' names."""
+    """The comparison of two sides; dictionaries are by the sides' names."""
 
     rows: list[PairRow]
     environments: dict[str, Environment]
@@ -60,7 +60,7 @@ class Compared:
     history: dict[str, Path]
     """The file of each side's run."""
     stopped: str | None
-    """Why it ended before its time; None if it did not."""
+    """Why it ended early; None if it did not."""
 
 
 def settings(
@@ -90,7 +90,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     """Measure cases in pairs, judge them, and end both runs.
 
     All cases are measured in the first pairs, then those whose answer more pairs could change.
-    If that ends after the first pair, the measurements until then are judged all the same.  Raises
+    If a side fails to start after the first pair, the measurements until then are judged.  Raises
     HistoryError, and LaunchError where a side cannot be started before.
     """
     engine.measure_together(cases, 0)
@@ -98,9 +98,9 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     try:
         for pair in range(1, engine.settings.processes):
             judged = engine.suite.judged()
-            unmeasured = {each.case.id for each in judged if each.status in _UNMEASURED}
-            if left := [case for case in cases if case.id not in unmeasured]:
-                engine.measure_together(left, pair)
+            unmeasured = {record.case.id for record in judged if record.status in _UNMEASURED}
+            if remaining := [case for case in cases if case.id not in unmeasured]:
+                engine.measure_together(remaining, pair)
         engine.remeasure()
         engine.profile()
     except LaunchError as error:
@@ -132,7 +132,7 @@ def _row(record: Record, pairs: Sequence[tuple[ProcessSummary, ProcessSummary]])
         return PairRow(record.case.id, status, "", None, None, [], list(record.verdicts))
     clock = clock_of(pairs)
     timing = min(timed, key=lambda v: (rank(v.status), metrics.of(v.metric) is not clock))
-    others = [verdict for verdict in record.verdicts if verdict is not timing]
+    rest = [verdict for verdict in record.verdicts if verdict is not timing]
     metric = metrics.of(timing.metric)
     measured = [tuple(process.values.get(metric.name) for process in pair) for pair in pairs]
     return PairRow(
@@ -142,15 +142,15 @@ def _row(record: Record, pairs: Sequence[tuple[ProcessSummary, ProcessSummary]])
         timing.baseline,
         timing.value,
         [(a, b) for b, a in measured if a is not None and b is not None],
-        [timing, *others],
+        [timing, *rest],
     )
 
 
 def clock_of(pairs: Sequence[tuple[ProcessSummary, ProcessSummary]]) -> Metric:
     """Return the time to compare: the device's own where it waited for its host on both sides."""
     processes = [process for pair in pairs for process in pair]
-    known = len(metrics.DEVICE.values(processes)) == len(processes)
-    is_alike = known and len(metrics.DEVICE.states(processes)) == 1
+    is_known = len(metrics.DEVICE.values(processes)) == len(processes)
+    is_alike = is_known and len(metrics.DEVICE.states(processes)) == 1
     waits = all(process.host_bound for process in processes)
     return metrics.DEVICE if waits and is_alike else metrics.LEADING
 
@@ -161,22 +161,22 @@ def fails(rows: Iterable[PairRow]) -> bool:
 
 
 def unanswered(rows: Sequence[PairRow]) -> str:
-    """Return a sentence that most of the cases could not be judged; empty if that is not so.
+    """Return a sentence that most of the cases could not be judged; empty if most could.
 
     A case that fails is an answer, however many others could not be judged.
     """
-    found = [row.status for row in rows]
-    asked = [status for status in found if status is not Status.SKIPPED]
-    unjudged = [status for status in found if status in UNJUDGED]
-    if fails(rows) or (asked and 2 * len(unjudged) <= len(asked)):
+    statuses = [row.status for row in rows]
+    tried = [status for status in statuses if status is not Status.SKIPPED]
+    unjudged = [status for status in statuses if status in UNJUDGED]
+    if fails(rows) or (tried and 2 * len(unjudged) <= len(tried)):
         return ""
-    counts = Counter(sorted(unjudged or found, key=rank))
-    words = ", ".join(f"{count} {status.value}" for status, count in counts.items())
+    counts = Counter(sorted(unjudged or statuses, key=rank))
+    summary = ", ".join(f"{count} {status.value}" for status, count in counts.items())
     remedy = "more --pairs see smaller changes" if Status.NOISY in counts else "see their reasons"
-    unheld = f"{counts.total()} of {many(len(rows), 'case')}"
-    return f"no answer: {unheld} could not be judged ({words}); {remedy}"
+    affected = f"{counts.total()} of {many(len(rows), 'case')}"
+    return f"no answer: {affected} could not be judged ({summary}); {remedy}"
 
 
-def expected_s(cases: Iterable[Case], pairs: int, known: Pace) -> float:
+def expected_s(cases: Iterable[Case], pairs: int, pace: Pace) -> float:
     """Return about how long so many pairs take, in seconds."""
-    return pairs * 2 * sum(known.of(case.id) or least_s([case]) for case in cases)
+    return pairs * 2 * sum(pace.of(case.id) or least_s([case]) for case in cases)

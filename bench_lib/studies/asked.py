@@ -1,4 +1,4 @@
-"""What a study is asked for: lists as people type them, and the cases they make."""
+"""What a study is to measure: lists as users type them, and the cases made of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench_lib.model import Case, Param, Sampling, UserError
 
 TIME_LIMIT_S = 300.0
 TUNING_LIMIT_S = 1200.0
-"""Time limit of a case that tries many kernels before it takes one."""
+"""Time limit of a case that tries many kernels before it chooses one."""
 OPENING_S = 3.0
 """Rough time to open a device in a fresh process, its first kernels included."""
 
@@ -29,7 +29,7 @@ class Template:
     """None takes what the mode needs."""
 
     def case(self, **values: Param) -> Case:
-        """Return the case with these values; raises UserError where they cannot be meant."""
+        """Return the case with these values; raises UserError where they are invalid."""
         chosen = {**self.values, **values}
         tuning = str(chosen.get("compile_mode", "")).startswith("max-autotune")
         limit = self.time_limit_s or (TUNING_LIMIT_S if tuning else TIME_LIMIT_S)
@@ -38,26 +38,26 @@ class Template:
 
 
 def least_s(cases: Sequence[Case], times: int = 1) -> float:
-    """Return about how long cases take, each so often in one fresh process.
+    """Return about how long cases take, each ``times`` times in one fresh process, in seconds.
 
-    That is a lower bound: it takes steps for short and none for compiled.
+    That is a lower bound: it assumes that steps are short and nothing is compiled.
     """
-    each = (case.sampling.warmup_s + case.sampling.measure_s + 1.0 for case in cases)
-    return OPENING_S + times * sum(each)
+    case_s = (case.sampling.warmup_s + case.sampling.measure_s + 1.0 for case in cases)
+    return OPENING_S + times * sum(case_s)
 
 
-def names_in(text: str, option: str, kind: str, known: Sequence[str]) -> list[str]:
-    """Return the names in a list; raises UserError for one that is not known or stands twice."""
-    names = _parts(text, option, f"{known[0]},{known[-1]}")
-    check = one_of(kind, known)
+def names_in(text: str, option: str, kind: str, choices: Sequence[str]) -> list[str]:
+    """Return the names in a list; raises UserError for an unknown or a repeated one."""
+    names = _parts(text, option, f"{choices[0]},{choices[-1]}")
+    check = one_of(kind, choices)
     for name in names:
         if problem := check(name):
             raise UserError(f"{option}: {problem}")
-    return _without_doubles(names, option)
+    return _without_duplicates(names, option)
 
 
 def numbers_in(text: str, option: str) -> list[int]:
-    """Return the numbers in a list; raises UserError for one below 1 or that stands twice."""
+    """Return the numbers in a list; raises UserError for one below 1 or a repeated one."""
     parts = _parts(text, option, "8,32,128")
     numbers = []
     for part in parts:
@@ -67,12 +67,12 @@ def numbers_in(text: str, option: str) -> list[int]:
             rule = f"it must be whole numbers from 1 to {LARGEST}, as in 8,32,128"
             raise UserError(f"{option} names {part!r}; {rule}")
         numbers.append(number)
-    _without_doubles([str(number) for number in numbers], option)
+    _without_duplicates([str(number) for number in numbers], option)
     return numbers
 
 
 def check_limit(time_limit_s: float | None) -> None:
-    """Raise UserError for a time limit that is no time above zero."""
+    """Raise UserError for a time limit that is not above zero."""
     if time_limit_s is not None and not (math.isfinite(time_limit_s) and time_limit_s > 0):
         raise UserError(f"--time-limit {time_limit_s:g}: it must be a time above 0, in seconds")
 
@@ -85,7 +85,7 @@ def _parts(text: str, option: str, example: str) -> list[str]:
     return parts
 
 
-def _without_doubles(names: list[str], option: str) -> list[str]:
-    if doubles := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise UserError(f"{option} names {doubles[0]} twice")
+def _without_duplicates(names: list[str], option: str) -> list[str]:
+    if duplicates := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise UserError(f"{option} names {duplicates[0]} twice")
     return names

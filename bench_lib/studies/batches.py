@@ -1,4 +1,4 @@
-"""Searches the largest batch that fits: doubled until one does not, then by bisection."""
+"""Searches for the largest batch that fits: doubled until one does not, then by bisection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench_lib.studies.figures import PROBLEM, trouble
 from bench_lib.studies.registry import Study, StudyRow, axis
 
 RESOLUTION = 0.01
-"""The answer is known to this share of it."""
+"""The search ends within this share of the answer."""
 WHOLE_FROM, UNIT = 64, 8
 """From here on multiples of UNIT are tried: kernels prefer them."""
 LEAST = Sampling(
@@ -30,7 +30,7 @@ LEAST = Sampling(
 
 @dataclass
 class Search:
-    """Looks for the largest batch that fits, from ``start`` on, and never above ``at_most``."""
+    """Searches for the largest batch that fits, from ``start``, and never above ``at_most``."""
 
     start: int
     at_most: int = LARGEST
@@ -58,7 +58,7 @@ class Search:
         return max((low + high) // 2 // unit, low // unit + 1) * unit
 
     def take(self, batch: int, *, fits: bool) -> None:
-        """Take in whether a batch fits, whatever was seen of it before."""
+        """Note whether a batch fits, which overrides what was noted before."""
         if fits:
             self.fitting.append(batch)
         else:
@@ -73,9 +73,9 @@ class Search:
         measure: Callable[[Case], Outcome],
         say: Callable[[str], None],
     ) -> None:
-        """Search by a ``glance`` at each batch, then ``measure`` the largest as any case.
+        """Search by a ``glance`` at each batch, then ``measure`` the largest like any case.
 
-        The search goes on if that one does not fit after all.  Anything but memory ends it.
+        The search goes on if that one does not fit after all.  Any other problem ends it.
         """
         while self.outcome is None:
             while not self.ended and (batch := self.next_batch) is not None:

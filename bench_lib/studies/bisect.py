@@ -1,4 +1,4 @@
-"""Finds the change that made a case slower, measuring candidates in turns with the good end.
+"""Finds the change that made a case slower, measuring candidates interleaved with the good end.
 
 A pair is a comparison as ``ab`` makes it, of the good end (A) and one candidate (B), on one device.
 ``verdict.statistics.sequential`` says which candidate comes next, and when the search is over.
@@ -32,7 +32,7 @@ from bench_lib.studies.ab import clock_of, rows
 from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
 
 BUILD_LIMIT_S = 4 * 3600.0
-"""A torch from source, on few cores."""
+"""Enough to build torch from source on few cores."""
 OWN_PYTHON = ".venv/bin/python"
 """The interpreter of a build's own environment, as uv, pdm, hatch and poetry make it."""
 
@@ -61,42 +61,42 @@ class Candidate:
         """
         is_version = "==" in self.name
         folder = made / self.name[:40]
-        done = Path(f"{folder}.made")
-        if not done.exists():
+        marker = Path(f"{folder}.made")
+        if not marker.exists():
             shutil.rmtree(folder, ignore_errors=True)  # an interrupted one
             made.mkdir(parents=True, exist_ok=True)
             if is_version:
                 overlaid(folder, sys.executable, self.name)
             else:
                 self._check_out(folder)
-            done.touch()
+            marker.touch()
         return Side(str(folder / "bin" / "python")) if is_version else _of_worktree(folder)
 
     def _check_out(self, folder: Path) -> None:
         """Check a commit out, and build it."""
-        what = f"{self.name[:12]} cannot be checked out"
+        problem = f"{self.name[:12]} cannot be checked out"
         hooks = f"core.hooksPath={os.devnull}"  # the user's might take this checkout for theirs
-        words = ["git", "-c", hooks, "worktree", "add", "-f", "-f", "--detach"]
-        build([*words, str(folder), self.name], what)
+        argv = ["git", "-c", hooks, "worktree", "add", "-f", "-f", "--detach"]
+        build([*argv, str(folder), self.name], problem)
         if (folder / ".gitmodules").exists():
-            words = ["git", "submodule", "update", "--init", "--recursive"]
-            build(words, what, folder=folder)
+            argv = ["git", "submodule", "update", "--init", "--recursive"]
+            build(argv, problem, folder=folder)
         if self.command:
-            what = f"{self.name[:12]} does not build"
-            build(self.command, what, folder=folder, limit_s=BUILD_LIMIT_S)
+            problem = f"{self.name[:12]} does not build"
+            build(self.command, problem, folder=folder, limit_s=BUILD_LIMIT_S)
 
 
 def _of_worktree(folder: Path) -> Side:
-    own = folder / OWN_PYTHON
-    top = git(Path.cwd(), "rev-parse", "--show-toplevel") or ""
-    path = os.environ.get("PYTHONPATH", "").replace(top, str(folder))
-    if not own.exists():
+    python = folder / OWN_PYTHON
+    root = git(Path.cwd(), "rev-parse", "--show-toplevel") or ""
+    path = os.environ.get("PYTHONPATH", "").replace(root, str(folder))
+    if not python.exists():
         path = os.pathsep.join(filter(None, (str(folder / "src"), str(folder), path)))
-    here = folder / Path.cwd().resolve().relative_to(Path(top).resolve())
+    workdir = folder / Path.cwd().resolve().relative_to(Path(root).resolve())
     return Side(
-        str(own) if own.exists() else sys.executable,
+        str(python) if python.exists() else sys.executable,
         {"PYTHONPATH": path} if path else {},
-        folder=here if here.is_dir() else folder,
+        folder=workdir if workdir.is_dir() else folder,
     )
 
 
@@ -105,18 +105,18 @@ def commits(good: str, bad: str, command: Sequence[str] = ()) -> list[Candidate]
     first, last = _hash(good, "--good"), _hash(bad, "--bad")
     line = Checkout(Path.cwd()).line(first, last)
     if not line or git(Path.cwd(), "rev-parse", f"{line[0].hash}^1") != first:
-        why = f"{good} is not an earlier commit of the branch that {bad} is on"
-        raise UserError(f"{why}; git merge-base {good} {bad} may be the good one")
-    after = [Candidate(each.hash, each.subject, command) for each in line]
+        message = f"{good} is not an earlier commit of the branch that {bad} is on"
+        raise UserError(f"{message}; git merge-base {good} {bad} may be the good one")
+    after = [Candidate(commit.hash, commit.subject, command) for commit in line]
     return [Candidate(first, command=command), *after]
 
 
 def _hash(name: str, option: str) -> str:
-    words = ("--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    if found := git(Path.cwd(), "rev-parse", *words):
-        return found
-    why = f"{option}: the repository around {Path.cwd()} has no commit {name!r}"
-    raise UserError(f"{why}; name a hash, a tag or a branch that git log shows")
+    arguments = ("--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if commit := git(Path.cwd(), "rev-parse", *arguments):
+        return commit
+    message = f"{option}: the repository around {Path.cwd()} has no commit {name!r}"
+    raise UserError(f"{message}; name a hash, a tag or a branch that git log shows")
 
 
 def versions(good: str, bad: str, package: str) -> list[Candidate]:
@@ -126,21 +126,21 @@ def versions(good: str, bad: str, package: str) -> list[Candidate]:
     """
     first, last = _version(good, package), _version(bad, package)
     pre = first.is_prerelease or last.is_prerelease
-    words = [sys.executable, "-m", "pip", "index", "versions", package]
-    answer = build([*words, "--pre"] if pre else words, f"no versions of {package}")
-    listed = answer.partition("Available versions:")[2].partition("\n")[0]
-    known = sorted((Version(text) for text in listed.split(",") if text.strip()), key=_age)
-    if first not in known or last not in known or _age(first) >= _age(last):
-        why = f"{package} {first} to {last} is not a range of versions, the older one first"
-        raise UserError(f"{why}; pip finds {', '.join(map(str, known)) or 'none'}")
-    between = known[known.index(first) : known.index(last) + 1]
-    return [Candidate(f"{package}=={each}") for each in between]
+    command = [sys.executable, "-m", "pip", "index", "versions", package]
+    output = build([*command, "--pre"] if pre else command, f"no versions of {package}")
+    listed = output.partition("Available versions:")[2].partition("\n")[0]
+    released = sorted((Version(text) for text in listed.split(",") if text.strip()), key=_age)
+    if first not in released or last not in released or _age(first) >= _age(last):
+        message = f"{package} {first} to {last} is not a range of versions, the older one first"
+        raise UserError(f"{message}; pip finds {', '.join(map(str, released)) or 'none'}")
+    between = released[released.index(first) : released.index(last) + 1]
+    return [Candidate(f"{package}=={version}") for version in between]
 
 
 def _age(version: Version) -> tuple[Version, Version, Version]:
     """Return what orders versions in time: the public version, then its ROCm's as a version.
 
-    The standard orders what follows the ``+`` as text, and so ``rocm10.1.0`` before ``rocm7.14.0``.
+    The standard compares what follows the ``+`` as text: ``rocm10.1.0`` before ``rocm7.14.0``.
     """
     built_for = re.search(r"rocm(\d+(?:\.\d+)*(?:a\d+)?)", version.local or "")
     return Version(version.public), Version(built_for[1] if built_for else "0"), version
@@ -155,7 +155,7 @@ def _version(end: str, package: str) -> Version:
 
 @dataclass
 class Bisecting:
-    """One search; its pairs are written down as they come, so that another call goes on."""
+    """One search; each pair is saved as it is measured, so that another call can go on."""
 
     case: Case
     device: Hardware
@@ -169,7 +169,7 @@ class Bisecting:
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        """Take in the pairs of an earlier call."""
+        """Read the pairs of an earlier call."""
         search, self.path = self.search, self.folder / "pairs.json"
         kept = files.read(self.path, tuple[dict[int, list[float]], dict[int, str]])
         search.pairs, search.skipped = kept or ({}, {})
@@ -180,10 +180,10 @@ class Bisecting:
         return sum(map(len, self.search.pairs.values()))
 
     def run(self, most_pairs: int) -> None:
-        """Search to the end, or until there are so many more pairs.
+        """Search to the end, or for ``most_pairs`` more pairs.
 
         At the end, what was made is removed.  Raises LaunchError where an end cannot be measured,
-        UserError where no pair was valid, and as the engine does.
+        UserError where no pair was valid, and what the engine raises.
         """
         search = self.search
         for _ in range(most_pairs):
@@ -223,18 +223,18 @@ class Bisecting:
         if row.status in (Status.ERROR, Status.SKIPPED, Status.INCOMPARABLE):
             raise LaunchError(row.verdicts[0].reason)
         pairs = engine.suite.pairs_of(self.case.id)
-        clock = clock_of(pairs).name  # by its figures nobody may choose what they are of
+        clock = clock_of(pairs).name  # not row.metric, which was chosen by its verdict
         return [math.log(new.values[clock] / old.values[clock]) for new, old in pairs]
 
 
 def pair_noise(runs: Iterable[Run], case_id: str) -> float:
-    """Return how much pairs differ, a fraction; a guess where no run has two processes."""
+    """Return the noise of pairs, a fraction; a guess where no run has two processes."""
     variances = []
     for run in runs:
         if case_id in run.records:
             processes = acceptance.processes_of(run.records[case_id], run.run_id)
             if len(processes) > 1:
-                variances.append(statistics.variance(each.log_median for each in processes))
+                variances.append(statistics.variance(process.log_median for process in processes))
     return math.sqrt(2 * statistics.median(variances)) if variances else GUESSED_SD
 
 
@@ -255,14 +255,14 @@ def ends_of(runs: Iterable[Run], case_id: str, package: str) -> tuple[str, str]:
             good = environment
             break
     if good is None or bad is None:
-        what = "has not failed since it was OK" if good else "has no run on this hardware"
+        problem = "has not failed since it was OK" if good else "has no run on this hardware"
         if bad:
-            what = "is OK in no run before it fails"
-        raise UserError(f"{case_id} {what}; name both ends, or another --history")
+            problem = "is OK in no run before it fails"
+        raise UserError(f"{case_id} {problem}; name both ends, or another --history")
     name = package.replace("-", "_") or "commit"
-    first, last = (getattr(each, name, None) or each.libraries.get(package) for each in (good, bad))
+    first, last = (getattr(end, name, None) or end.libraries.get(package) for end in (good, bad))
     if first and last and first != last:
         return first, last
-    why = f"the {package or 'commit'} of these runs is {first or 'not known'} and {last}"
+    message = f"the {package or 'commit'} of these runs is {first or 'not known'} and {last}"
     changed = "; ".join(difference(good, bad)) or "nothing known"
-    raise UserError(f"{why}; what changed is {changed}; name --package NAME, or both ends")
+    raise UserError(f"{message}; what changed is {changed}; name --package NAME, or both ends")

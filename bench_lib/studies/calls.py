@@ -21,14 +21,14 @@ from bench_lib.studies.registry import Study, StudyRow
 
 def call_s(row: StudyRow) -> float | None:
     """Return the median time of a call, issuing it included where the device waits for that."""
-    seen = row.figures
-    return seen.step_s / seen.items_per_step if seen.step_s and seen.items_per_step else None
+    step_s, calls = row.figures.step_s, row.figures.items_per_step
+    return step_s / calls if step_s and calls else None
 
 
 def device_call_s(row: StudyRow) -> float | None:
     """Return the device's own time of a call, where issuing it takes longer."""
-    seen = row.figures
-    return seen.device_s / seen.items_per_step if seen.device_s and seen.items_per_step else None
+    device_s, calls = row.figures.device_s, row.figures.items_per_step
+    return device_s / calls if device_s and calls else None
 
 
 def working_s(row: StudyRow) -> float | None:
@@ -41,7 +41,7 @@ def working_s(row: StudyRow) -> float | None:
 
 @dataclass(frozen=True)
 class _Reached:
-    """What an operator's calls came to; unknown figures are None."""
+    """The speed of an operator's calls; unknown figures are None."""
 
     gb_per_s: float
     """By the traffic that no implementation can avoid, while the device works."""
@@ -57,15 +57,15 @@ def _reached(row: StudyRow) -> _Reached | None:
     taken_s = working_s(row)
     if taken_s is None:
         return None
-    seen, peak = row.figures, row.hardware.peak_gb_per_s
-    operation = Operation(**seen.params)  # type: ignore[arg-type]  # checked when the case was read
+    figures, peak = row.figures, row.hardware.peak_gb_per_s
+    operation = Operation(**figures.params)  # type: ignore[arg-type]  # checked when the case was read
     flops, moved = operation.amounts.flops, operation.amounts.moved_bytes
-    is_over_link = operation.op in TRANSFERS  # a link whose peak nobody here knows
-    shares = {"TFLOP/s": seen.share_of_peak}
+    is_over_link = operation.op in TRANSFERS  # a link's peak is unknown
+    shares = {"TFLOP/s": figures.share_of_peak}
     if peak and not is_over_link:
         shares["GB/s"] = moved / taken_s / (peak * GB)
     known = {name: share for name, share in shares.items() if share is not None}
-    bound = seen.bound
+    bound = figures.bound
     if bound is None and not flops and not is_over_link:
         bound = MEMORY_BOUND
     nearest = max(known, key=known.__getitem__, default="")
@@ -85,19 +85,19 @@ def _of(name: str, column: str, unit: str = "1", heading: str | None = None) -> 
 
 def _speed_up(row: StudyRow) -> float | None:
     """Return how much faster a backend is than the operator's first; None with one alone."""
-    alike = [each for each in row.rows if each.first("backend") is row.base]
-    first = next((taken for each in alike if (taken := working_s(each))), None)
-    own = working_s(row)
-    return first / own if first and own and len(alike) > 1 else None
+    alike = [other for other in row.rows if other.first("backend") is row.base]
+    first = next((time_s for other in alike if (time_s := working_s(other))), None)
+    own_s = working_s(row)
+    return first / own_s if first and own_s and len(alike) > 1 else None
 
 
 def _on_operators(rows: Sequence[StudyRow]) -> Iterator[str]:
-    found = [(row.figures.case_id, reached) for row in rows if (reached := _reached(row))]
-    if held := [case_id for case_id, reached in found if (reached.share or 0.0) > 1]:
-        yield f"faster than memory, because caches hold some of it: {', '.join(held)}"
-    if any(reached.bound == HOST_BOUND for _, reached in found):
-        words = "rates and shares are by device"
-        yield f"host-bound: issuing a call takes longer than doing it; {words}"
+    results = [(row.figures.case_id, reached) for row in rows if (reached := _reached(row))]
+    if cached := [case_id for case_id, reached in results if (reached.share or 0.0) > 1]:
+        yield f"faster than memory, because caches hold some of it: {', '.join(cached)}"
+    if any(reached.bound == HOST_BOUND for _, reached in results):
+        reason = "issuing a call takes longer than doing it"
+        yield f"host-bound: {reason}; rates and shares are by device"
 
 
 OPERATORS = Study(
@@ -129,11 +129,11 @@ def _collective(row: StudyRow) -> Collective:
 
 
 def wrong(row: StudyRow) -> int | None:
-    """Return the wrong elements of all ranks, which the worker reported as a part of the answer."""
-    seen, one = row.figures, _collective(row)
-    if seen.finite is None or seen.loss_error is None:
+    """Return the wrong elements of all ranks, from the share that the worker reported."""
+    figures, collective = row.figures, _collective(row)
+    if figures.finite is None or figures.loss_error is None:
         return None
-    return round(seen.loss_error * one.got * one.ranks)
+    return round(figures.loss_error * collective.got * collective.ranks)
 
 
 def _bandwidth(of: Callable[[Collective, float], float]) -> Callable[[StudyRow], float | None]:
@@ -166,9 +166,9 @@ COLLECTIVES = Study(
         ),
         Column("bus_gb_per_s", _bandwidth(Collective.bus_bandwidth), heading="busbw (GB/s)"),
         Column("wrong", wrong, heading="#wrong"),
-        _about("size_bytes", lambda one: one.size),
-        _about("count", lambda one: one.count),
-        _about("dtype", lambda one: one.dtype),
+        _about("size_bytes", lambda collective: collective.size),
+        _about("count", lambda collective: collective.count),
+        _about("dtype", lambda collective: collective.dtype),
     ),
     keys=2,
     notes=_on_collectives,

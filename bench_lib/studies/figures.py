@@ -21,7 +21,6 @@ MEASURED = "measured"
 GB = 1e9
 TERA = 1e12
 
-
 AS_MEASURED = (
     *("items_per_step", "item", "flops_per_step", "parameters", "portions_s", "first_step_s"),
     *("compile_s", "compile_cache", "wall_s", "training"),
@@ -66,7 +65,7 @@ class Figures:
     share_of_bandwidth: float | None = None
     """Share of the hardware's peak."""
     bandwidth_at_least: bool = False
-    """Whether both are by the least traffic, because compiling or caches spared the rest."""
+    """Whether both are by the least traffic, because compiling or caches saved the rest."""
     flops_per_byte: float | None = None
     """By the traffic of operations that are done one by one; None for a compiled step."""
     bound: str | None = None
@@ -98,14 +97,14 @@ class Figures:
 
 
 def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
-    """Return a record's figures; with ``hardware`` where they stand under its ceilings."""
+    """Return a record's figures; with ``hardware`` also their shares of its peaks."""
     case = record.case
     accepted = record.measurements
     if not accepted:
         return Figures(case.id, case.params, *trouble(record.attempts), ranks=case.launch.ranks)
     ordered = sorted(accepted, key=lambda m: statistics.median(m.iteration_s or [0.0]))
     middle = ordered[(len(ordered) - 1) // 2]
-    # What was measured once more found the caches that the first look had filled.
+    # Later processes found the caches that the first one had filled.
     first = next(a.measurement for a in record.attempts if a.measurement)
     middle = replace(
         middle,
@@ -120,7 +119,7 @@ def figures_of(record: Record, hardware: Hardware | None = None) -> Figures:
 
 
 def trouble(attempts: Sequence[Attempt]) -> tuple[str, str]:
-    """Return why there are no figures of a case: in a word, and in a line."""
+    """Return why there are no figures of a case: a status, and the reason in a line."""
     for attempt in reversed(attempts):
         if attempt.fault is not None:
             return "ERROR", shortened(attempt.fault.in_words)
@@ -131,26 +130,27 @@ def trouble(attempts: Sequence[Attempt]) -> tuple[str, str]:
     return "ERROR", "nothing measured"
 
 
-def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Figures:
+def _figures(record: Record, middle: Measurement, hardware: Hardware | None) -> Figures:
     case = record.case
-    process = summarise(seen, environment="", time="")
-    step_s = statistics.median(seen.iteration_s)
-    rate = console.rate_of(seen) if seen.wall_s > 0 else None
-    memory, flops, answer = seen.peak_memory_bytes, seen.flops_per_step, seen.numerics
+    process = summarise(middle, environment="", time="")
+    step_s = statistics.median(middle.iteration_s)
+    cpu_s, wall_s = middle.cpu_s, middle.wall_s
+    rate = console.rate_of(middle) if wall_s > 0 else None
+    memory, flops, answer = middle.peak_memory_bytes, middle.flops_per_step, middle.numerics
     precision, mode = (str(case.params.get(name, "")) for name in ("precision", "compile_mode"))
-    placed = roofline.place(seen, hardware, precision, mode) if hardware else None
+    placed = roofline.place(middle, hardware, precision, mode) if hardware else None
     moved = placed.bandwidth if placed else None
-    device_s = seen.device_s if seen.host_bound else None
+    device_s = middle.device_s if middle.host_bound else None
     flops_per_s = placed.flops_per_s if placed else flops and flops / (device_s or step_s)
     return Figures(
         case.id,
         case.params,
-        **{name: getattr(seen, name) for name in AS_MEASURED},
+        **{name: getattr(middle, name) for name in AS_MEASURED},
         items_per_s=rate,
         step_s=step_s,
-        item_s=step_s / seen.items_per_step,
+        item_s=step_s / middle.items_per_step,
         spread=process.values["stability"],
-        iterations=len(seen.iteration_s),
+        iterations=len(middle.iteration_s),
         memory_bytes=memory,
         items_per_s_per_gb=rate / (memory / GB) if rate and memory else None,
         tflop_per_s=flops_per_s / TERA if flops_per_s else None,
@@ -168,16 +168,16 @@ def _figures(record: Record, seen: Measurement, hardware: Hardware | None) -> Fi
         loss_error=relative(answer.loss, answer.reference_loss) if answer else None,
         grad_norm_error=relative(answer.grad_norm, answer.reference_grad_norm) if answer else None,
         ranks=case.launch.ranks,
-        host_memory_bytes=seen.peak_host_bytes,
-        cpus=seen.cpu_s / seen.wall_s if seen.cpu_s is not None and seen.wall_s > 0 else None,
+        host_memory_bytes=middle.peak_host_bytes,
+        cpus=cpu_s / wall_s if cpu_s is not None and wall_s > 0 else None,
     )
 
 
-def ratio(seen: Figures, reference: Figures | None) -> float | None:
+def ratio(figures: Figures, reference: Figures | None) -> float | None:
     """Return the ratio of two throughputs; None if one of them is unknown."""
-    if reference is None or not seen.items_per_s or not reference.items_per_s:
+    if reference is None or not figures.items_per_s or not reference.items_per_s:
         return None
-    return seen.items_per_s / reference.items_per_s
+    return figures.items_per_s / reference.items_per_s
 
 
 def rate_in_words(figures: Figures) -> str:
@@ -265,7 +265,7 @@ PROBLEM: Column[Any] = Column(
 
 def columns_of(shown: Sequence[str | Column[Any]]) -> list[Column[Any]]:
     """Return columns in their order, figures by name; all other figures are in JSON alone."""
-    chosen = [COLUMNS[each] if isinstance(each, str) else each for each in shown]
+    chosen = [COLUMNS[entry] if isinstance(entry, str) else entry for entry in shown]
     names = {column.name for column in chosen}
-    others = [column for column in _ALL if column.name not in names]
-    return [*chosen, *(replace(column, heading="") for column in others)]
+    hidden = [column for column in _ALL if column.name not in names]
+    return [*chosen, *(replace(column, heading="") for column in hidden)]

@@ -1,7 +1,7 @@
 """Speed-ups with their confidence intervals, and the two laws fitted to them.
 
-Amdahl (1967): the share s of a fixed work cannot be divided, T(n) = T(1) (s + (1 - s) / n).
-Gustafson (1988): a work grows with the workers, R(n) = R(1) (s + (1 - s) n).
+Amdahl (1967): a share s of fixed work cannot be divided, T(n) = T(1) (s + (1 - s) / n).
+Gustafson (1988): the work grows with the workers, R(n) = R(1) (s + (1 - s) n).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LEAST_POINTS = 3
 """A law has two unknowns, and any further point shows how well it holds."""
 CONFIDENCE = 0.95
 LEAST_ERROR = 1e-9
-"""Relative; keeps samples that are all equal from dividing by nothing."""
+"""Relative; keeps samples that are all equal from dividing by zero."""
 
 
 # ---- speed-up -----------------------------------------------------------------------------
@@ -23,7 +23,7 @@ LEAST_ERROR = 1e-9
 
 @dataclass(frozen=True)
 class Share:
-    """A ratio and its 95% interval, if chance is known."""
+    """A ratio and its 95% interval, if the spread is known."""
 
     value: float
     interval: tuple[float, float] | None = None
@@ -34,18 +34,18 @@ class Share:
         return Share(self.value / n, low_high)
 
 
-def speed_up(logs: Sequence[float], one: Sequence[float]) -> Share:
-    """Return a throughput over one worker's, each the logarithms of some processes'.
+def speed_up(logs: Sequence[float], alone: Sequence[float]) -> Share:
+    """Return a throughput over one worker's, each given as logarithms, one per process.
 
     The interval is Welch's, of the logarithms; there is none where a side has one process.
     """
-    log = statistics.fmean(logs) - statistics.fmean(one)
-    if min(len(logs), len(one)) < 2:
+    log = statistics.fmean(logs) - statistics.fmean(alone)
+    if min(len(logs), len(alone)) < 2:
         return Share(math.exp(log))
-    squares = [statistics.variance(side) / len(side) for side in (logs, one)]
+    squares = [statistics.variance(side) / len(side) for side in (logs, alone)]
     variance = sum(squares)
-    parts = sum(s**2 / (len(side) - 1) for s, side in zip(squares, (logs, one), strict=True))
-    degrees = variance**2 / parts if parts > 0 else len(logs) + len(one) - 2
+    parts = sum(s**2 / (len(side) - 1) for s, side in zip(squares, (logs, alone), strict=True))
+    degrees = variance**2 / parts if parts > 0 else len(logs) + len(alone) - 2
     half = _t_quantile(degrees) * math.sqrt(variance)
     return Share(math.exp(log), (math.exp(log - half), math.exp(log + half)))
 
@@ -131,24 +131,24 @@ def _fit(name: str, values: Mapping[int, float], grows: Callable[[float], float]
 
 
 def _unbounded(points: Sequence[tuple[float, float]]) -> float:
-    """Return the serial share of the best line, be it possible or not.
+    """Return the serial share of the best line, possible or not.
 
     Relative errors: the line a + b grows(n) over the value is compared with 1.
     """
     rows = [(1 / value, grown / value) for grown, value in points]
     xx, xy, yy = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     x, y = sum(r[0] for r in rows), sum(r[1] for r in rows)
-    constant, slope = x * yy - y * xy, y * xx - x * xy  # of a common factor
+    constant, slope = x * yy - y * xy, y * xx - x * xy  # up to a common factor
     together = constant + slope
-    # A line that is nothing at one worker says nothing of a share; only a rising one is so steep.
+    # A line that is 0 or less at one worker has no share; only a rising one is that steep.
     return constant / together if together > 0 else math.copysign(math.inf, -slope)
 
 
 def _squares(points: Sequence[tuple[float, float]], serial: float) -> float:
     """Return the squared relative errors of a serial share with the value(1) that suits it best."""
     shapes = [(serial + (1 - serial) * grown) / value for grown, value in points]
-    one = sum(shapes) / sum(shape**2 for shape in shapes)
-    return math.fsum((one * shape - 1) ** 2 for shape in shapes)
+    scale = sum(shapes) / sum(shape**2 for shape in shapes)
+    return math.fsum((scale * shape - 1) ** 2 for shape in shapes)
 
 
 def _edge(

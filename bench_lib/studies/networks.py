@@ -13,7 +13,7 @@ from bench_lib.studies.figures import PROBLEM, Figures, rate_in_words, ratio
 from bench_lib.studies.registry import EAGER, Study, StudyRow, axis
 
 ALIKE = 0.02
-"""Gains closer than this are taken for the same: each is a ratio of two measurements."""
+"""Gains closer than this count as equal: each is a ratio of two measurements."""
 ENOUGH = 0.95
 """Share of the best throughput that makes a smaller batch the better choice."""
 SPEED_UP: Column[StudyRow] = Column(
@@ -31,7 +31,7 @@ def default_precisions(device: Hardware, task: str) -> list[str]:
 
 
 def few_precisions(device: Hardware) -> list[str]:
-    """Return those that stand for the rest where each takes long: FP16 too where it is fast."""
+    """Return the precisions to compare where each takes long: FP32, and on a GPU FP16."""
     return ["fp32", "fp16"] if backends.is_gpu(device) else ["fp32"]
 
 
@@ -70,7 +70,7 @@ def break_even(compile_s: float, eager_s: float, compiled_s: float) -> int | Non
 
 
 def pays_after(row: StudyRow) -> int | str | None:
-    """Return after how many steps compiling has paid: ``never``, or ``too close`` to tell.
+    """Return after how many steps compiling has paid off: ``never``, or ``too close`` to tell.
 
     None for the eager step, and where something is unknown.
     """
@@ -79,8 +79,8 @@ def pays_after(row: StudyRow) -> int | str | None:
         return None
     if own.step_s is None or eager.step_s is None:
         return None
-    chance = max(ALIKE, eager.spread or 0.0, own.spread or 0.0)
-    if abs(eager.step_s - own.step_s) <= eager.step_s * chance:
+    noise = max(ALIKE, eager.spread or 0.0, own.spread or 0.0)
+    if abs(eager.step_s - own.step_s) <= eager.step_s * noise:
         return "too close"
     return break_even(own.compile_s, eager.step_s, own.step_s) or "never"
 
@@ -137,9 +137,9 @@ DEPTH = Study(
 def best(rows: Sequence[StudyRow]) -> Figures | None:
     """Return the smallest batch that reaches ENOUGH of the best throughput; None without any."""
     rates = [(row.figures.items_per_s, row.figures) for row in rows]
-    known = [(rate, seen) for rate, seen in rates if rate is not None]
+    known = [(rate, figures) for rate, figures in rates if rate is not None]
     enough = ENOUGH * max((rate for rate, _ in known), default=0.0)
-    return min((seen for rate, seen in known if rate >= enough), key=_batch, default=None)
+    return min((figures for rate, figures in known if rate >= enough), key=_batch, default=None)
 
 
 def _batch(figures: Figures) -> int:
@@ -153,20 +153,20 @@ def _is_best(row: StudyRow) -> str | None:
 def _on_sweep(rows: Sequence[StudyRow]) -> Iterator[str]:
     chosen = best(rows)
     if chosen is not None:
-        known = [row.figures for row in rows if row.figures.items_per_s is not None]
-        fastest = max(known, key=lambda seen: seen.items_per_s or 0.0)
+        measured = [row.figures for row in rows if row.figures.items_per_s is not None]
+        fastest = max(measured, key=lambda figures: figures.items_per_s or 0.0)
         line = (
             f"best: batch {_batch(chosen)}, the smallest that reaches {ENOUGH:.0%} of the best "
             f"throughput, {rate_in_words(fastest)} with batch {_batch(fastest)}"
         )
-        if len(known) > 1 and chosen is max(known, key=_batch):
+        if len(measured) > 1 and chosen is max(measured, key=_batch):
             line += "; it is the largest that was measured, so a larger one may be better"
         yield line
         if chosen.flops_per_step and chosen.bound_by:
             yield f"batch {_batch(chosen)}: {chosen.bound_by}"
     if batches := ", ".join(str(_batch(row.figures)) for row in rows if row.figures.device_s):
-        words = "TFLOP/s, the share of the peak and the bandwidth are by the time in which the "
-        yield f"host-bound batches ({batches}): {words}device works"
+        rates = "TFLOP/s, the share of the peak and the bandwidth"
+        yield f"host-bound batches ({batches}): {rates} are by the time in which the device works"
 
 
 SWEEP = Study(

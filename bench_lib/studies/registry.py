@@ -24,7 +24,7 @@ class StudyRow:
     hardware: Hardware
 
     def first(self, *axes: str) -> Figures | None:
-        """Return the first row's figures that differ from this in these axes alone; itself, too."""
+        """Return the figures of the first row that differs from this in these axes at most."""
         own = self.others(axes)
         return next((row.figures for row in self.rows if row.others(axes) == own), None)
 
@@ -46,18 +46,18 @@ class Study:
     axes: tuple[str, ...]
     """What the cases differ in; the last one changes fastest."""
     columns: Sequence[str | Column[StudyRow]]
-    """Figures by name, and what is made of them; the first ones identify a row."""
+    """Figures by name, and columns derived from them; the first ones identify a row."""
     keys: int = 1
     relative_to: tuple[str, ...] = ()
-    """A row is relative to the first one that differs from it in these axes alone."""
+    """A row is relative to the first one that differs from it in these axes at most."""
     usual: Mapping[str, str] = field(default_factory=dict)
     """Values of axes where none are asked for, as they are typed."""
     notes: Callable[[Sequence[StudyRow]], Iterator[str]] = lambda _rows: iter(())
     """What follows from the rows."""
 
-    def values(self, asked: Mapping[str, Sequence[Param]]) -> Iterator[dict[str, Param]]:
+    def values(self, requested: Mapping[str, Sequence[Param]]) -> Iterator[dict[str, Param]]:
         """Yield the values of each case; where modes are compared, eager comes first."""
-        axes = dict(asked)
+        axes = dict(requested)
         if "compile_mode" in self.axes:
             axes["compile_mode"] = list(dict.fromkeys([EAGER, *axes["compile_mode"]]))
         order = [*(name for name in axes if name not in self.axes), *self.axes]
@@ -72,16 +72,16 @@ class Study:
     ) -> list[StudyRow]:
         """Return a row for each case."""
         rows: list[StudyRow] = []
-        for case, seen in zip(cases, figures, strict=True):
-            rows.append(StudyRow(case, seen, self, rows, hardware))
+        for case, result in zip(cases, figures, strict=True):
+            rows.append(StudyRow(case, result, self, rows, hardware))
         return rows
 
     def table(self, rows: Sequence[StudyRow]) -> Table[StudyRow]:
-        """Return the rows with their columns; JSON has all figures besides."""
+        """Return the rows with their columns; JSON also has all other figures."""
         return Table(columns_of(self.columns), rows, keys=self.keys)
 
     def conclusions(self, rows: Sequence[StudyRow]) -> list[str]:
-        """Return what follows from the rows, and which cases are not to be trusted."""
+        """Return what follows from the rows, and which cases are too noisy."""
         return [*self.notes(rows), *doubts(row.figures for row in rows)]
 
 

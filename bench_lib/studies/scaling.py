@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench_lib.formats import SHARE, TIMES, seconds
+from bench_lib.formats import SHARE, TIMES, many, seconds
 from bench_lib.model import Case, Param, Record, UserError
 from bench_lib.report.answer import Column, Table, columns
 from bench_lib.storage import acceptance
@@ -27,19 +27,19 @@ WEAK, STRONG = "weak", "strong"
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """So many workers of one curve: the case that measures them, or why there is none."""
+    """One number of workers of a curve: the case that measures it, or why there is none."""
 
     over: str
     """One of ``OVER``, or ``ranks`` of whatever the machine has."""
     workers: int
     scaling: str
-    """``strong``: the work of one is divided; ``weak``: each worker has as much."""
+    """``strong``: the total work is fixed; ``weak``: each worker's work is."""
     case: Case | None = None
     problem: str = ""
 
 
 def in_words(over: str) -> str:
-    """Return what the workers are, as people write it."""
+    """Return what the workers are, as in a sentence."""
     return "GPUs" if over == GPUS else over
 
 
@@ -57,29 +57,29 @@ def points(
     *,
     available: int | None,
 ) -> list[ScalingPoint]:
-    """Return the points of one curve; those that cannot be say why.
+    """Return the points of one curve; impossible ones say why.
 
     ``case_of`` returns the case with some values instead of its own, or raises UserError;
     ``batch_size`` is one worker's.  ``available`` is how many workers this machine has; None leaves
     that to the launcher, which may know of other machines.
     """
-    found = []
+    curve = []
     for n in workers:
         point = ScalingPoint(over, n, kind)
         if available is not None and n > available:
-            words = f"{n} {in_words(over)} were asked for, and {available} can be used here"
-            found.append(replace(point, problem=words))
+            problem = f"{n} {in_words(over)} were asked for, and {available} can be used here"
+            curve.append(replace(point, problem=problem))
             continue
         try:
-            found.append(replace(point, case=case_of(_values(batch_size, over, n, kind))))
+            curve.append(replace(point, case=case_of(_values(batch_size, over, n, kind))))
         except UserError as error:
-            found.append(replace(point, problem=str(error)))
-    return found
+            curve.append(replace(point, problem=str(error)))
+    return curve
 
 
 def _values(batch_size: int, over: str, n: int, kind: str) -> dict[str, Param]:
-    """Return what makes ``n`` workers of one."""
-    if over == THREADS:  # which share one batch in any case
+    """Return the parameters of ``n`` workers."""
+    if over == THREADS:  # they always share one batch
         return {"threads": n} if kind == STRONG else {"threads": n, "batch_size": n * batch_size}
     values: dict[str, Param] = {"ranks": n, "strong": kind == STRONG and n > 1}
     return {**values, "threads": 1} if over == PROCESSES else values
@@ -90,12 +90,12 @@ def cases_of(points: Sequence[ScalingPoint]) -> list[Case]:
     return list({p.case.id: p.case for p in points if p.case is not None}.values())
 
 
-# ---- what they came to --------------------------------------------------------------------
+# ---- results ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """So many workers beside one; unknown figures are None."""
+    """A number of workers compared with one; unknown figures are None."""
 
     point: ScalingPoint
     figures: Figures
@@ -104,14 +104,14 @@ class ScalingRow:
     efficiency: Share | None = None
     """Speed-up over the number of workers."""
     processes: int = 0
-    """How many the figures are from."""
+    """Number of fresh processes behind the figures."""
     stragglers: list[Straggler] = field(default_factory=list)
 
 
 def rows_of(
     points: Sequence[ScalingPoint], records: Sequence[Record], figures: Mapping[str, Figures]
 ) -> list[ScalingRow]:
-    """Return a row for each point, beside the point of one worker of the same curve."""
+    """Return a row for each point, compared with one worker of the same curve."""
     by_case = {record.case.id: record for record in records}
     ones = {p.over: p for p in points if p.workers == 1}
     return [_row(p, by_case, figures, ones.get(p.over)) for p in points]
@@ -126,8 +126,8 @@ def _row(
     if point.case is None:
         name = f"{point.workers} {in_words(point.over)}, {point.scaling}"
         return ScalingRow(point, Figures(name, {}, "not measured", point.problem))
-    logs, one = _log_rates(point, by_case), _log_rates(alone, by_case)
-    speed_up = laws.speed_up(logs, one) if logs and one else None
+    logs, single = _log_rates(point, by_case), _log_rates(alone, by_case)
+    speed_up = laws.speed_up(logs, single) if logs and single else None
     if speed_up is not None and point.workers == 1:
         speed_up = Share(1.0)
     return ScalingRow(
@@ -136,7 +136,7 @@ def _row(
         speed_up,
         speed_up and speed_up.over(point.workers),
         len(logs),
-        stragglers.lagging(seen.per_rank for seen in by_case[point.case.id].measurements),
+        stragglers.lagging(m.per_rank for m in by_case[point.case.id].measurements),
     )
 
 
@@ -176,12 +176,12 @@ class FittedLaw:
         low, high = law.interval
         more = 2 * self.workers
         least, most = law.speed_ups(more)
-        words = f"{over} {self.scaling}: {law.name}: serial fraction {law.serial:.2%} "
-        words += f"(95% interval {low:.2%} to {high:.2%}, {law.points} points); "
-        words += f"{more} {over} would give {law.speed_up(more):.2f}x ({least:.2f} to {most:.2f})"
+        text = f"{over} {self.scaling}: {law.name}: serial fraction {law.serial:.2%} "
+        text += f"(95% interval {low:.2%} to {high:.2%}, {law.points} points); "
+        text += f"{more} {over} would give {law.speed_up(more):.2f}x ({least:.2f} to {most:.2f})"
         if law.name == laws.AMDAHL and law.serial > 0:
-            words += f", and no number more than {1 / law.serial:.3g}x"
-        return f"{words}; {law.remark}" if law.remark else words
+            text += f", and no number more than {1 / law.serial:.3g}x"
+        return f"{text}; {law.remark}" if law.remark else text
 
 
 def laws_of(rows: Sequence[ScalingRow]) -> list[FittedLaw]:
@@ -191,11 +191,11 @@ def laws_of(rows: Sequence[ScalingRow]) -> list[FittedLaw]:
         if row.speed_up is not None:
             curve = curves.setdefault((row.point.over, row.point.scaling), {})
             curve[row.point.workers] = row.speed_up.value
-    return [_fitted(*about, rates) for about, rates in curves.items()]
+    return [_fitted(*key, rates) for key, rates in curves.items()]
 
 
 def _fitted(over: str, kind: str, rates: Mapping[int, float]) -> FittedLaw:
-    """Fit the law of a curve's kind; the same work takes as long as its throughput is low."""
+    """Fit the law of a curve's kind; the time of fixed work is the inverse of its throughput."""
     if kind == STRONG:
         law = laws.amdahl({n: 1 / rate for n, rate in rates.items()})
     else:
@@ -237,12 +237,12 @@ def scaling_table(rows: Sequence[ScalingRow]) -> Table[ScalingRow]:
 
 
 def scaling_notes(rows: Sequence[ScalingRow]) -> list[str]:
-    """Return which ranks lag, the law of each curve, and which cases are not to be trusted."""
+    """Return which ranks lag, which cases are too noisy, and the law of each curve."""
     lines = [f"{row.figures.case_id}: {lags.in_words}" for row in rows for lags in row.stragglers]
     return [
         *lines,
         *doubts(row.figures for row in rows),
-        *(each.sentence for each in laws_of(rows)),
+        *(law.sentence for law in laws_of(rows)),
     ]
 
 
@@ -254,16 +254,16 @@ def is_serial(row: ScalingRow) -> bool:
     return row.point.workers == 1 and row.point.over != GPUS and row.figures.is_measured
 
 
-def serial_lines(seen: Figures) -> list[str]:
-    """Say how long the serial run took."""
-    if seen.wall_s is None or seen.step_s is None:
+def serial_lines(figures: Figures) -> list[str]:
+    """Return a line on how long the serial run took; none where that is unknown."""
+    if figures.wall_s is None or figures.step_s is None:
         return []
-    epochs = seen.params.get("epochs") or 0
-    what = f"{epochs} epoch{'s' if epochs != 1 else ''}" if epochs else f"{seen.iterations} steps"
-    lines = [f"serial time (1 thread, 1 process): {seconds(seen.wall_s)} for {what}"]
-    if seen.training is not None and seen.items_per_s:
-        lines[0] += f"; an epoch takes {seconds(seen.training.samples / seen.items_per_s)}"
-    return lines
+    epochs = figures.params.get("epochs") or 0
+    work = many(int(epochs), "epoch") if epochs else f"{figures.iterations} steps"
+    line = f"serial time (1 thread, 1 process): {seconds(figures.wall_s)} for {work}"
+    if figures.training is not None and figures.items_per_s:
+        line += f"; an epoch takes {seconds(figures.training.samples / figures.items_per_s)}"
+    return [line]
 
 
 def portions(portions_s: Mapping[str, float]) -> Table[tuple[str, float]]:
@@ -288,13 +288,13 @@ def worth(rows: Sequence[ScalingRow]) -> str:
         return ""
     factor = (gpu.figures.items_per_s or 0.0) / (cpu.figures.items_per_s or 1.0)
     best = f"{cpu.point.workers} {cpu.point.over}, {rate_in_words(cpu.figures)}"
-    words = f"one GPU does {rate_in_words(gpu.figures)}, {factor:.3g} times the best of the CPU's "
-    words += f"({best}): "
+    text = f"one GPU does {rate_in_words(gpu.figures)}, {factor:.3g} times the best of the CPU's "
+    text += f"({best}): "
     if factor <= 1:
-        return f"{words}it is not worth using"
-    return f"{words}worth using where an hour of it costs less than {factor:.3g} times as much"
+        return f"{text}it is not worth using"
+    return f"{text}worth using where an hour of it costs less than {factor:.3g} times as much"
 
 
 def _fastest(rows: Sequence[ScalingRow]) -> ScalingRow | None:
-    known = [row for row in rows if row.figures.items_per_s]
-    return max(known, key=lambda row: row.figures.items_per_s or 0.0, default=None)
+    measured = [row for row in rows if row.figures.items_per_s]
+    return max(measured, key=lambda row: row.figures.items_per_s or 0.0, default=None)

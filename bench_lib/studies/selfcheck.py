@@ -3,8 +3,8 @@
 Every fresh process measures the same case clean and with each delay inside its step.  Then both
 instruments answer: the baseline, for ways to split the processes into a baseline and candidates,
 and pairs in turns, each of two neighbouring processes, one clean and one delayed.  The splits of a
-few processes are not independent; they show how the rule answers on values that this machine
-really gives.
+few processes are not independent; they show how the judge decides on values that this machine
+really produces.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEED = 1337
 FOUND = 0.9
 """An effect is visible where it is found in this share of the splits."""
 CPU_UNITS, GPU_UNITS = 100, 200_000
-"""Units of the shortest delay, which is measured to learn how long one lasts."""
+"""Units of the shortest delay, which is measured to learn how long a unit lasts."""
 
 
 class SelfcheckError(UserError):
@@ -45,8 +45,8 @@ def median_s(outcome: Outcome) -> float:
         problem = f"{outcome.disturbed}; try again when that is over"
     if problem:
         raise SelfcheckError(f"{outcome.case.id}: {problem}")
-    seen = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
-    return statistics.median(seen.iteration_s)
+    measurement = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
+    return statistics.median(measurement.iteration_s)
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class Selfcheck:
         """Smallest planted share of a step that pairs find, and all above; None if none."""
         return self._smallest(lambda effect: effect.found_in_turns)
 
-    def _smallest(self, found: Callable[[Effect], float]) -> float | None:
+    def _smallest(self, share_of: Callable[[Effect], float]) -> float | None:
         smallest = None
         for effect in reversed(self.effects[1:]):
-            if found(effect) < FOUND:
+            if share_of(effect) < FOUND:
                 break
             smallest = effect.planted
         return smallest
@@ -138,16 +138,16 @@ def check(
     }
     logs: dict[float, list[float]] = {effect: [] for effect in effects}
     for process in range(1, processes + 1):
-        # Each effect comes first, second, ... equally often: order must not look like one.
+        # Each effect comes first, second, ... equally often, so that order is not taken for one.
         turn = process % len(effects)
         order = [*effects[turn:], *effects[:turn]]
         outcomes = device.measure_again([planted[effect] for effect in order], process)
         for effect, (outcome,) in zip(order, outcomes, strict=True):
             logs[effect].append(math.log(median_s(outcome)))
         say(f"process {process} of {processes}: clean {math.exp(logs[0.0][-1]) * 1e3:.4g} ms")
-    found = [_effect(effect, slowed, logs[0.0], tolerance) for effect, slowed in logs.items()]
+    results = [_effect(effect, slowed, logs[0.0], tolerance) for effect, slowed in logs.items()]
     between = statistics.stdev(logs[0.0])
-    return Selfcheck(case, tolerance, processes, step_s, between, found)
+    return Selfcheck(case, tolerance, processes, step_s, between, results)
 
 
 def _calibrated(device: HeldDevice, case: Case, units: int) -> tuple[float, float]:
@@ -190,11 +190,11 @@ def _effect(
         paired([(slowed[new], clean[old]) for new, old in pairs]) for pairs in _pairings(len(clean))
     ]
     judged = [
-        [judge.judge_samples({"": each}, tolerance)[""] for each in contrasts]
+        [judge.judge_samples({"": contrast}, tolerance)[""] for contrast in contrasts]
         for contrasts in (against, in_turns)
     ]
-    apart = statistics.median(x - y for x, y in zip(slowed, clean, strict=True))
-    return Effect(planted, math.expm1(apart), *map(_found, judged), *map(_detectable, judged))
+    shift = statistics.median(x - y for x, y in zip(slowed, clean, strict=True))
+    return Effect(planted, math.expm1(shift), *map(_found, judged), *map(_detectable, judged))
 
 
 def _found(verdicts: Sequence[Verdict]) -> float:
@@ -202,8 +202,8 @@ def _found(verdicts: Sequence[Verdict]) -> float:
 
 
 def _detectable(verdicts: Sequence[Verdict]) -> float:
-    known = [v.detectable_effect for v in verdicts if v.detectable_effect is not None]
-    return statistics.median(known)
+    effects = [v.detectable_effect for v in verdicts if v.detectable_effect is not None]
+    return statistics.median(effects)
 
 
 def _splits(processes: int) -> Iterator[tuple[list[int], list[int]]]:
@@ -215,7 +215,7 @@ def _splits(processes: int) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def _pairings(processes: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield pairs of neighbours, the delayed one first; which one that is alternates."""
+    """Yield pairs of neighbours, the delayed one first; which of the two it is alternates."""
     draw = random.Random(SEED)  # noqa: S311 - nobody guesses it
     for _ in range(PAIRINGS):
         neighbours = [(n, n + 1) for n in range(draw.randrange(2), processes - 1, 2)]

@@ -52,7 +52,7 @@ def _what(row: StudyRow) -> str:
 
 
 def _batch_s(row: StudyRow) -> float | None:
-    """Return the median time of a batch; those that come together share theirs."""
+    """Return the median time of a batch; batches that arrive together share theirs."""
     images = int(row.case.params["batch_size"]) * row.case.launch.ranks
     return None if row.figures.item_s is None else images * row.figures.item_s
 
@@ -66,7 +66,7 @@ def _learnt(name: str, at: int) -> Callable[[StudyRow], float | None]:
 
 
 def _conclusion(rows: Sequence[StudyRow]) -> Iterator[str]:
-    """Say how near both together come to the slower of the two alone, and what the data are."""
+    """Yield how near both together come to the slower of the two alone, and the data's source."""
     by_what = {_what(row): row.figures.items_per_s for row in rows}
     together, step, fed = (by_what.get(what) for what in (TOGETHER, STEP_ALONE, INPUT))
     if together and step and fed:
@@ -80,8 +80,8 @@ def _conclusion(rows: Sequence[StudyRow]) -> Iterator[str]:
 
 def sources(figures: Iterable[Figures]) -> list[str]:
     """Return a line on each source of images."""
-    learnt = [seen.training for seen in figures if seen.training is not None]
-    return [f"data: {source}" for source in dict.fromkeys(each.data for each in learnt)]
+    trainings = [result.training for result in figures if result.training is not None]
+    return [f"data: {source}" for source in dict.fromkeys(training.data for training in trainings)]
 
 
 CIFAR_100 = Study(
@@ -113,23 +113,23 @@ def step_lines(record: Record) -> list[str]:
     its last step.
     """
     accepted = record.measurements
-    if not accepted or (learnt := accepted[-1].training) is None:
+    if not accepted or (training := accepted[-1].training) is None:
         return []
-    seen, per_epoch = accepted[-1], learnt.steps_per_epoch
-    together = max(1, seen.items_per_step * per_epoch // learnt.samples)
-    of_batches = [taken for taken in seen.iteration_s for _ in range(together)]
-    epochs = -(-len(of_batches) // per_epoch)
-    by_epoch = len(learnt.losses) == epochs < len(of_batches)
+    measurement, per_epoch = accepted[-1], training.steps_per_epoch
+    together = max(1, measurement.items_per_step * per_epoch // training.samples)
+    batch_times = [time_s for time_s in measurement.iteration_s for _ in range(together)]
+    epochs = -(-len(batch_times) // per_epoch)
+    by_epoch = len(training.losses) == epochs < len(batch_times)
     lines = []
-    for step, (loss, accuracy) in enumerate(zip(learnt.losses, learnt.accuracies, strict=True)):
+    for step, (loss, accuracy) in enumerate(zip(training.losses, training.accuracies, strict=True)):
         if by_epoch:
-            taken = of_batches[step * per_epoch : (step + 1) * per_epoch]
-            place = (step, len(taken) - 1)
+            times = batch_times[step * per_epoch : (step + 1) * per_epoch]
+            place = (step, len(times) - 1)
         else:
-            taken = of_batches[step : step + 1]
+            times = batch_times[step : step + 1]
             place = divmod(step, per_epoch)
-        images = seen.items_per_step / record.case.launch.ranks
-        rate = images / statistics.fmean(taken) if taken else 0.0
+        images = measurement.items_per_step / record.case.launch.ranks
+        rate = images / statistics.fmean(times) if times else 0.0
         lines.append(LINE.format(*place, loss, accuracy, rate))
     return lines
 
@@ -156,25 +156,25 @@ class RanksRow:
     efficiency: float | None = None
 
 
-def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> list[RanksRow]:
-    """Return a row for each case of the table; a case that was not measured has no ranks itself."""
-    pairs = list(zip((case.launch.ranks for case in cases), seen, strict=True))
-    alone = next((one for ranks, one in pairs if ranks == 1 and one.is_measured), None)
+def ranks_rows(cases: Sequence[Case], figures: Sequence[Figures], epochs: int) -> list[RanksRow]:
+    """Return a row for each case of the table, measured or not."""
+    pairs = list(zip((case.launch.ranks for case in cases), figures, strict=True))
+    alone = next((result for ranks, result in pairs if ranks == 1 and result.is_measured), None)
     rows = []
-    for ranks, one in pairs:
-        learnt, speed_up = one.training, ratio(one, alone)
-        taken_s = one.wall_s
-        if learnt is not None and one.items_per_s and not one.params.get("epochs"):
-            taken_s = epochs * learnt.samples / one.items_per_s
+    for ranks, result in pairs:
+        training, speed_up = result.training, ratio(result, alone)
+        time_s = result.wall_s
+        if training is not None and result.items_per_s and not result.params.get("epochs"):
+            time_s = epochs * training.samples / result.items_per_s
         row = RanksRow(
             ranks,
-            one,
-            training_s=taken_s,
-            epoch_s=None if taken_s is None else taken_s / epochs,
-            images_per_s=one.items_per_s,
-            training_accuracy=last_epoch(learnt, epochs) if learnt else None,
-            test_accuracy=learnt.test_accuracy if learnt else None,
-            memory_bytes=one.memory_bytes,
+            result,
+            training_s=time_s,
+            epoch_s=None if time_s is None else time_s / epochs,
+            images_per_s=result.items_per_s,
+            training_accuracy=last_epoch(training, epochs) if training else None,
+            test_accuracy=training.test_accuracy if training else None,
+            memory_bytes=result.memory_bytes,
             speed_up=speed_up,
             efficiency=speed_up and speed_up / ranks,
         )
@@ -182,10 +182,10 @@ def ranks_rows(cases: Sequence[Case], seen: Sequence[Figures], epochs: int) -> l
     return rows
 
 
-def last_epoch(learnt: Training, epochs: int) -> float | None:
+def last_epoch(training: Training, epochs: int) -> float | None:
     """Return the training accuracy of the last of some epochs, 0 to 1; None if unknown."""
-    by_step = epochs * learnt.steps_per_epoch <= MOST_STEPS_TOLD
-    last = learnt.accuracies[-learnt.steps_per_epoch :] if by_step else learnt.accuracies[-1:]
+    by_step = epochs * training.steps_per_epoch <= MOST_STEPS_TOLD
+    last = training.accuracies[-training.steps_per_epoch :] if by_step else training.accuracies[-1:]
     return statistics.fmean(last) if last else None
 
 
@@ -209,9 +209,9 @@ def ranks_table(rows: Sequence[RanksRow]) -> Table[RanksRow]:
 
 
 def ranks_notes(rows: Sequence[RanksRow], steps: int | None = None) -> list[str]:
-    """Return what is to be known of the table.
+    """Return the table's notes.
 
-    With ``steps`` these were measured, and times are what whole epochs would take.
+    With ``steps`` only these were measured, and times are what whole epochs would take.
     """
     scaled = [] if steps is None else [f"times of whole epochs, at the rate of {steps} steps"]
     figures = [row.figures for row in rows]
