@@ -1,4 +1,4 @@
-"""``bench-lib ab``: compares two environments in turns on one device."""
+"""``bench-lib ab``: compares two environments, interleaved on one device."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def _matching(cases: Sequence[Case], expression: str) -> list[Case]:
     except (pytest.UsageError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="-k") from error
     if not chosen:
-        there = some([case.id for case in cases], SHOWN)
-        why = f"{expression!r} matches none of {len(cases)} cases: {there}"
-        raise typer.BadParameter(why, param_hint="-k")
+        examples = some([case.id for case in cases], SHOWN)
+        message = f"{expression!r} matches none of {len(cases)} cases: {examples}"
+        raise typer.BadParameter(message, param_hint="-k")
     return chosen
 
 
@@ -101,18 +101,18 @@ def _matcher(case_id: str) -> Callable[..., bool]:
 
 
 def _python(side: str) -> Any:
-    words = f"Interpreter of {side}, with torch and torchvision (default: this one)."
-    return typer.Option(f"--python-{side.lower()}", metavar="PYTHON", help=words)
+    text = f"Interpreter of {side}, with torch and torchvision (default: this one)."
+    return typer.Option(f"--python-{side.lower()}", metavar="PYTHON", help=text)
 
 
 def _env(side: str) -> Any:
-    words = f"Environment variable of {side}; may be repeated."
-    return typer.Option(f"--env-{side.lower()}", metavar="KEY=VALUE", help=words)
+    text = f"Environment variable of {side}; may be repeated."
+    return typer.Option(f"--env-{side.lower()}", metavar="KEY=VALUE", help=text)
 
 
 def _prefix(side: str) -> Any:
-    words = f"Words that run {side}'s interpreter in a container: 'docker run --rm ...'."
-    return typer.Option(f"--prefix-{side.lower()}", metavar="WORDS", help=words)
+    text = f"Words that run {side}'s interpreter in a container: 'docker run --rm ...'."
+    return typer.Option(f"--prefix-{side.lower()}", metavar="WORDS", help=text)
 
 
 @grouped
@@ -146,16 +146,16 @@ def ab(
         "A": _side("a", python_a, env_a, prefix_a),
         "B": _side("b", python_b, env_b, prefix_b),
     }
-    most = max(MOST_PAIRS, pairs) if most_pairs is None else most_pairs
-    if most < pairs:
-        why = f"{most} is less than --pairs {pairs}; a case has at least those"
-        raise typer.BadParameter(why, param_hint="--most-pairs")
+    limit = max(MOST_PAIRS, pairs) if most_pairs is None else most_pairs
+    if limit < pairs:
+        message = f"{limit} is less than --pairs {pairs}; a case has at least those"
+        raise typer.BadParameter(message, param_hint="--most-pairs")
 
     from bench_lib import backends
 
     device = backends.detect()[0]
-    found = _compare(device, sides, chosen.of(device), (pairs, most), history)
-    answer = _answer(found, device, sides, (pairs, most), history)
+    comparison = _compare(device, sides, chosen.of(device), (pairs, limit), history)
+    answer = _answer(comparison, device, sides, (pairs, limit), history)
     tell(answer, json=json, markdown=markdown)
 
 
@@ -168,15 +168,15 @@ def _side(
     from bench_lib.engine import settings
     from bench_lib.launch.environments import interpreter
 
-    words = read(settings.prefix, prefix or "", f"--prefix-{letter}")
+    command_prefix = read(settings.prefix, prefix or "", f"--prefix-{letter}")
     if python == "":
-        why = "it is empty; leave the option out for this interpreter"
-        raise typer.BadParameter(why, param_hint=f"--python-{letter}")
-    if words and python is None:
-        why = f"name the interpreter behind --prefix-{letter}, python3 for example"
-        raise typer.BadParameter(why, param_hint=f"--python-{letter}")
+        message = "it is empty; leave the option out for this interpreter"
+        raise typer.BadParameter(message, param_hint=f"--python-{letter}")
+    if command_prefix and python is None:
+        message = f"name the interpreter behind --prefix-{letter}, python3 for example"
+        raise typer.BadParameter(message, param_hint=f"--python-{letter}")
     variables = dict(read(settings.variable, text, f"--env-{letter}") for text in env or [])
-    return settings.Side(interpreter(python or sys.executable), variables, words)
+    return settings.Side(interpreter(python or sys.executable), variables, command_prefix)
 
 
 def _compare(
@@ -186,21 +186,21 @@ def _compare(
     pairs: tuple[int, int],
     folder: Path,
 ) -> Compared:
-    """Compare in so many pairs, and in most in so many, and say before what that will take."""
+    """Announce how long the comparison takes, and make it."""
     from bench_lib.engine import pace
     from bench_lib.engine.engine import opened
     from bench_lib.engine.sides import mixed_conditions
     from bench_lib.studies import ab as comparing
 
-    known = pace.read(folder, device.key)
-    least, longest = (comparing.expected_s(cases, n, known) for n in pairs)
+    last_pace = pace.read(folder, device.key)
+    least, longest = (comparing.expected_s(cases, n, last_pace) for n in pairs)
     say(
         f"{many(len(cases), 'case')} on {device.key} in {pairs[0]} pairs, "
         f"about {duration(least)}; up to {pairs[1]} pairs, {duration(longest)}, where "
         "something looks different"
     )
-    of_pairs = pace.Pace({case.id: comparing.expected_s([case], 1, known) for case in cases})
-    progress = pace.ProgressLines(say, lambda _phase: of_pairs)
+    pair_pace = pace.Pace({case.id: comparing.expected_s([case], 1, last_pace) for case in cases})
+    progress = pace.ProgressLines(say, lambda _phase: pair_pace)
     settings = comparing.settings(sides, *pairs, history=folder, progress=progress, say=say)
     with opened(device, settings) as engine:
         engine.held.open(0)
@@ -213,7 +213,7 @@ def _compare(
 
 
 def _answer(
-    found: Compared,
+    comparison: Compared,
     device: Hardware,
     sides: Mapping[str, Side],
     pairs: tuple[int, int],
@@ -221,75 +221,75 @@ def _answer(
 ) -> Answer:
     from bench_lib.studies.ab import unanswered
 
-    rows = sorted(found.rows, key=lambda row: rank(row.status))
+    rows = sorted(comparison.rows, key=lambda row: rank(row.status))
     counts = Counter(row.status.value for row in rows)
     statuses = ", ".join(f"{n} {status}" for status, n in counts.items())
-    changes = found.differences or ["no known difference"]
-    environments = found.environments
+    changes = comparison.differences or ["no known difference"]
+    environments = comparison.environments
     notes = [f"environment, A -> B: {line}" for line in changes]
     notes += [
         f"environment of {name}: its ROCm, its caches and what its prefix sets are unknown"
         for name, side in sides.items()
         if side.command_prefix
     ]
-    notes += [f"{id_}: {metric}: {shortened(why)}" for id_, metric, why in _reasons(rows)]
-    if found.stopped:
-        notes.append(f"stopped: {shortened(found.stopped)}")
-    notes += [f"history of {name}: {path}" for name, path in found.history.items()]
-    nothing, step = _next_step(found, sides, folder)
+    notes += [f"{id_}: {metric}: {shortened(reason)}" for id_, metric, reason in _reasons(rows)]
+    if comparison.stopped:
+        notes.append(f"stopped: {shortened(comparison.stopped)}")
+    notes += [f"history of {name}: {path}" for name, path in comparison.history.items()]
+    obstacle, step = _next_step(comparison, sides, folder)
     return Answer(
         command="ab",
         tables={"cases": Table(COLUMNS, rows)},
         title=f"B against A on {device.name}: {statuses}",
         heading=[f"{name}: {_in_brief(sides[name], environments[name])}" for name in sorted(sides)],
-        notes=[*notes, *filter(None, [nothing, unanswered(found.rows)])],
+        notes=[*notes, *filter(None, [obstacle, unanswered(comparison.rows)])],
         next=step,
         about={
-            **picked(found, "environments differences runs history stopped"),
+            **picked(comparison, "environments differences runs history stopped"),
             "device": device,
             "pairs": pairs[0],
             "most_pairs": pairs[1],
         },
-        exit_status=_exit_status(found),
+        exit_status=_exit_status(comparison),
     )
 
 
 def _in_brief(side: Side, environment: Environment) -> str:
-    words = [f"torch {environment.torch}", f"Python {environment.python}"]
-    words += [f"ROCm {environment.rocm}, HIP {environment.hip}"] if environment.hip else []
+    parts = [f"torch {environment.torch}", f"Python {environment.python}"]
+    parts += [f"ROCm {environment.rocm}, HIP {environment.hip}"] if environment.hip else []
     command = shlex.join((*side.command_prefix, side.python))
-    words += [command, *(f"{name}={value}" for name, value in side.environment.items())]
-    return ", ".join(words)
+    parts += [command, *(f"{name}={value}" for name, value in side.environment.items())]
+    return ", ".join(parts)
 
 
-def _next_step(found: Compared, sides: Mapping[str, Side], folder: Path) -> tuple[str, str]:
+def _next_step(comparison: Compared, sides: Mapping[str, Side], folder: Path) -> tuple[str, str]:
     """Return why there is nothing to accept, or the command that proposes B's values."""
-    if not any(row.pairs for row in found.rows):
+    if not any(row.pairs for row in comparison.rows):
         return "nothing was compared, so there is nothing to accept", ""
     if sides["A"] == sides["B"]:
         return (
             "nothing to accept: both sides are the same environment, so any difference is noise",
             "",
         )
-    where = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
-    return "", f"bench-lib baseline accept --dry-run --run {found.runs['B']}{where}"
+    option = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
+    return "", f"bench-lib baseline accept --dry-run --run {comparison.runs['B']}{option}"
 
 
 def _reasons(rows: Sequence[PairRow]) -> Iterator[tuple[str, str, str]]:
-    """Yield case, status and metric, and reason of each verdict that needs one."""
+    """Yield the case, the status with its metric, and the reason of each verdict but OK."""
     for row in rows:
         for verdict in row.verdicts:
             if verdict.status is not Status.OK:
                 yield row.case_id, f"{verdict.status.value} {verdict.metric}", verdict.reason
 
 
-def _exit_status(found: Compared) -> int:
-    """Return 1 where B is worse or the comparison ended early, 2 where most was not judged."""
+def _exit_status(comparison: Compared) -> int:
+    """Return 1 where B is worse or the comparison ended early, 2 where most is unjudged."""
     from bench_lib.studies.ab import fails, unanswered
 
-    if fails(found.rows) or found.stopped:
+    if fails(comparison.rows) or comparison.stopped:
         return 1
-    return 2 if unanswered(found.rows) else 0
+    return 2 if unanswered(comparison.rows) else 0
 
 
 COLUMNS: list[Column[PairRow]] = [

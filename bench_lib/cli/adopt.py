@@ -19,10 +19,10 @@ from bench_lib.cli.output import say, write
 from bench_lib.model import UserError
 
 MOST_BYTES = 2**20
-"""A matrix or a file of factories is no larger."""
+"""Size limit of a matrix and of a file of factories."""
 PERF_TESTS = Path("perf_tests")
 IGNORED = "/history/"
-"""What git has to leave alone, from the repository's root."""
+"""The line of .gitignore that keeps runs out of git."""
 TEST = """import pytest
 
 
@@ -71,7 +71,7 @@ def adopt(
     if done.returncode:
         error = done.stderr.strip() or f"importing it ended Python with status {done.returncode}"
         raise UserError(f"{target}: {error.splitlines()[-1]}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    answer = json.loads(done.stdout.splitlines()[-1])
     case_id = f"{name.replace('_', '-').strip('-')}-b{batch_size}"
     row = [
         "[[smoke.factory]]",
@@ -79,16 +79,16 @@ def adopt(
         f"params = {{ batch_size = {batch_size} }}",
         f'id = "{case_id}"',
     ]
-    _write(case_id, row, found["factory"], replace=replace)
-    left = _ignore_runs()
-    words = [str(PERF_TESTS), "-k", case_id]
-    say(f"{case_id} is in {PERF_TESTS / 'matrix.toml'}; PYTHONPATH=. pytest {' '.join(words)}")
-    status = subprocess.call([sys.executable, "-m", "pytest", *words], env=environ)
-    guessed = [*found["guessed"], "how much slower is too slow (limits.tolerance in the matrix)"]
-    for each in guessed:
-        print(f"not known: {each}")
-    if left:
-        print(f"left to you: {left}")
+    _write(case_id, row, answer["factory"], replace=replace)
+    reminder = _ignore_runs()
+    arguments = [str(PERF_TESTS), "-k", case_id]
+    say(f"{case_id} is in {PERF_TESTS / 'matrix.toml'}; PYTHONPATH=. pytest {' '.join(arguments)}")
+    status = subprocess.call([sys.executable, "-m", "pytest", *arguments], env=environ)
+    guesses = [*answer["guessed"], "how much slower is too slow (limits.tolerance in the matrix)"]
+    for guess in guesses:
+        print(f"not known: {guess}")
+    if reminder:
+        print(f"left to you: {reminder}")
     raise typer.Exit(status)
 
 
@@ -103,45 +103,45 @@ def _input(text: str) -> tuple[str, tuple[list[int], int | None]]:
     name, _, sizes = text.partition("=")
     shape, _, below = sizes.partition(":")
     try:
-        own = [] if shape == "int64" and below else list(map(int, shape.split(",")))
-        return name, (own, int(below) if below else None)
+        dims = [] if shape == "int64" and below else list(map(int, shape.split(",")))
+        return name, (dims, int(below) if below else None)
     except ValueError:
-        why = (
+        message = (
             f"{text}; it must be NAME=3,224,224, NAME=128:30000 for numbers below 30000, or "
             "NAME=int64:1000 for one number a sample"
         )
-        raise typer.BadParameter(why, param_hint="--input") from None
+        raise typer.BadParameter(message, param_hint="--input") from None
 
 
 def _write(case_id: str, row: list[str], factory: str, *, replace: bool) -> None:
-    """Write what is missing, behind what there is.
+    """Append the case, its factory and the test where they are missing.
 
-    Raises UserError if the case, or another factory of that name, is there and not to be replaced.
+    Raises UserError if the case, or another factory of that name, exists and is not replaced.
     """
     steps, matrix = PERF_TESTS / "adopted.py", PERF_TESTS / "matrix.toml"
     test = PERF_TESTS / "test_factories.py"
-    rows, known = _text(matrix) or '[gate]\nextends = "smoke"\n', _text(steps)
+    rows, source = _text(matrix) or '[gate]\nextends = "smoke"\n', _text(steps)
     tables = re.split(r"^(?=\[)", rows, flags=re.MULTILINE)
-    others = [table for table in tables if f'id = "{case_id}"' not in table.splitlines()]
+    kept = [table for table in tables if f'id = "{case_id}"' not in table.splitlines()]
     begin = re.escape(factory.partition("(")[0])
-    rest = re.sub(rf"^{begin}\(.*\n(?:[ \t].*\n|\n)*", "", known, flags=re.MULTILINE)
-    if len(others) < len(tables) and not replace:
+    rest = re.sub(rf"^{begin}\(.*\n(?:[ \t].*\n|\n)*", "", source, flags=re.MULTILINE)
+    if len(kept) < len(tables) and not replace:
         raise UserError(
             f"{matrix} has {case_id} already; --replace writes it anew, --batch-size N adds another"
         )
-    if rest != known and factory not in known and not replace:
+    if rest != source and factory not in source and not replace:
         raise UserError(
             f"{steps} has another {factory[4:].partition('(')[0]}; --replace takes its place"
         )
-    if rest == known or replace:
+    if rest == source or replace:
         write(steps, f"{rest.rstrip()}\n\n\n{factory}".lstrip())
-    write(matrix, "\n".join(["".join(others).rstrip(), "", *row, ""]).lstrip())
+    write(matrix, "\n".join(["".join(kept).rstrip(), "", *row, ""]).lstrip())
     if not test.exists():
         write(test, TEST)
 
 
 def _ignore_runs() -> str:
-    """Have git ignore the history; return what is left to the user, or nothing."""
+    """Have git ignore the history; return what is left for the user to do, or nothing."""
     try:
         ignored = _text(Path(".gitignore"))
         if IGNORED not in ignored.splitlines():
@@ -152,7 +152,7 @@ def _ignore_runs() -> str:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file, if there is one; raises UserError where it cannot be read."""
+    """Return a file's text, empty if there is none; raises UserError if it cannot be read."""
     try:
         return files.content(path, MOST_BYTES).decode() if path.exists() else ""
     except UnicodeDecodeError as error:

@@ -71,10 +71,10 @@ def show(
     file = files.load(baselines, hardware or _this_machine())
     today = utc_today()
     measured, published = sorted(file.measured.items()), sorted(file.published.items())
-    excused = sorted(file.quarantines.items())
-    notes = [*_reasons({id_: _why(each.accepted) for id_, each in measured})]
-    notes += [f"{id_}: {each.caveat}; source: {each.source}" for id_, each in published]
-    notes += _reasons({id_: each.reason for id_, each in excused})
+    quarantines = sorted(file.quarantines.items())
+    notes = [*_reasons({id_: _reason_of(baseline.accepted) for id_, baseline in measured})]
+    notes += [f"{id_}: {figure.caveat}; source: {figure.source}" for id_, figure in published]
+    notes += _reasons({id_: entry.reason for id_, entry in quarantines})
     heading = []
     if not measured and not published:
         remedy = "" if hardware else "; record some with bench-lib baseline record --reason WHY"
@@ -87,18 +87,18 @@ def show(
         tables={
             "cases": Table(_ACCEPTED, measured),
             "published": Table(_PUBLISHED, published),
-            "quarantine": Table([*_QUARANTINE, state], excused),
+            "quarantine": Table([*_QUARANTINE, state], quarantines),
         },
         heading=heading,
         notes=notes,
         about={"hardware_key": file.key, "device": file.hardware},
-        exit_status=0 if measured or published or excused else 1,
+        exit_status=0 if measured or published or quarantines else 1,
     )
     tell(answer, json=json)
 
 
 def _between(baseline: Baseline) -> float | None:
-    """Return how much processes differ, as a share; None for one process."""
+    """Return the spread between processes, as a share; None for one process."""
     logs = reading.logs(baseline)
     return statistics.stdev(logs) if len(logs) > 1 else None
 
@@ -131,13 +131,13 @@ def _this_machine() -> str:
     return detect()[0].key
 
 
-def _why(accepted: Accepted) -> str:
+def _reason_of(accepted: Accepted) -> str:
     objection = accepted.in_spite_of
     return accepted.reason if objection is None else f"{accepted.reason}; despite: {objection}"
 
 
 def _reasons(reasons: Mapping[str, str]) -> Iterator[str]:
-    """Yield each reason once, whole, with the cases that it is of."""
+    """Yield each reason once, in full, with its cases."""
     cases: dict[str, list[str]] = {}
     for case_id, reason in reasons.items():
         cases.setdefault(reason, []).append(case_id)
@@ -167,10 +167,10 @@ def accept(
 
     if not dry_run:
         _require(reason)
-    found = Proposal(run, history, baselines, case, reason, add=add)
+    proposal = Proposal(run, history, baselines, case, reason, add=add)
     if not dry_run:
-        found.accept(force=force)
-    tell(found.answer("baseline accept", only_shown=dry_run), json=json, markdown=markdown)
+        proposal.accept(force=force)
+    tell(proposal.answer("baseline accept", only_shown=dry_run), json=json, markdown=markdown)
 
 
 @app.command()
@@ -201,16 +201,16 @@ def record(
     _require(reason)
     before = set(runs.files(history))
     paths = [] if more and not more[0].startswith("-") else ["perf_tests"]
-    words = [*paths, "--perf-processes", str(LEAST_PROCESSES), "-o", "perf_kernels=all"]
-    words += ["--perf-history", str(history), "--perf-baselines", str(baselines)]
-    status = _pytest([*words, *(more or [])])
+    arguments = [*paths, "--perf-processes", str(LEAST_PROCESSES), "-o", "perf_kernels=all"]
+    arguments += ["--perf-history", str(history), "--perf-baselines", str(baselines)]
+    status = _pytest([*arguments, *(more or [])])
     if status == INTERRUPTED:
         raise KeyboardInterrupt("nothing was accepted")
     if status not in (0, 1):
-        lacking = [path for path in paths if not Path(path).exists()]
+        missing = [path for path in paths if not Path(path).exists()]
         remedy = "; there is no perf_tests here: name your tests first, -- tests/perf"
         raise UserError(
-            f"pytest ended with status {status}; nothing was accepted{remedy if lacking else ''}"
+            f"pytest ended with status {status}; nothing was accepted{remedy if missing else ''}"
         )
     new = [str(path) for path in runs.files(history) if path not in before]
     if not new:
@@ -220,21 +220,21 @@ def record(
             f"other runs ended meanwhile ({', '.join(new)}); accept one: "
             "bench-lib baseline accept --run RUN"
         )
-    found = Proposal(new[0], history, baselines, "*", reason)
-    found.accept(force=force, processes=LEAST_PROCESSES)
-    answer = found.answer("baseline record")
+    proposal = Proposal(new[0], history, baselines, "*", reason)
+    proposal.accept(force=force, processes=LEAST_PROCESSES)
+    answer = proposal.answer("baseline record")
     tell(replace(answer, exit_status=answer.exit_status or status))
 
 
-def _pytest(words: Sequence[str]) -> int:
-    """Run pytest in front and return its status; an interrupt is pytest's to answer."""
+def _pytest(arguments: Sequence[str]) -> int:
+    """Run pytest in the foreground and return its status; pytest handles interrupts."""
     from bench_lib.storage.acceptance import RECORDING
 
-    print(shlex.join(["pytest", *words]), flush=True)
+    print(shlex.join(["pytest", *arguments]), flush=True)
     interrupts = []
     handler = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
     try:
-        command = [sys.executable, "-m", "pytest", *words]
+        command = [sys.executable, "-m", "pytest", *arguments]
         status = subprocess.call(command, env={**os.environ, RECORDING: "1"})
         return INTERRUPTED if interrupts and status not in (0, 1) else status
     finally:

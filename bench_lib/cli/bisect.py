@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 LAST_OK = "last-ok"
 MOST_RUNS = 120
-"""Runs that are looked through for the case's noise and its ends."""
+"""Runs that are searched for the case's noise and its ends."""
 MORE_PAIRS = 4
-"""The search gives up after so many times the pairs that it expects."""
+"""The search gives up after this many times the expected pairs."""
 
 
 def bisect(
@@ -75,29 +75,30 @@ def bisect(
 
     device = backends.detect()[0]
     runs = list(Runs(history).latest(device.key, MOST_RUNS, say))
-    asked = case_of(case, matrix, history)
+    target = case_of(case, matrix, history)
     package = package or good.rpartition("==")[0]
-    words = read(settings.prefix, build, "--build")
-    if package and words:
+    command = read(settings.prefix, build, "--build")
+    if package and command:
         raise typer.BadParameter("the ends are versions, not commits", param_hint="--build")
     if good == LAST_OK:
-        good, first = ends_of(runs, asked.id, package)
+        good, first = ends_of(runs, target.id, package)
         bad = bad or first
     elif not bad:
         raise typer.BadParameter(f"name it, unless --good is {LAST_OK}", param_hint="--bad")
-    line = versions(good, bad, package) if package else commits(good, bad, words)
-    about = repr((asked.id, device.key, [each.name for each in line], words))
-    key = hashlib.sha256(about.encode()).hexdigest()[:16]
+    line = versions(good, bad, package) if package else commits(good, bad, command)
+    identity = repr((target.id, device.key, [candidate.name for candidate in line], command))
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
     places = (history / "bisections" / key, cache_folder() / "bisections" / key)
-    search = ChangeSearch(len(line) - 1, asked.limits.tolerance, share, pair_noise(runs, asked.id))
-    hunt = Bisecting(asked, device, line, search, *places, say)
+    noise = pair_noise(runs, target.id)
+    search = ChangeSearch(len(line) - 1, target.limits.tolerance, share, noise)
+    hunt = Bisecting(target, device, line, search, *places, say)
     pairs = search.expected_pairs()
-    takes_s = pairs * ab.expected_s([asked], 1, pace.read(history, device.key))
+    takes_s = pairs * ab.expected_s([target], 1, pace.read(history, device.key))
     say(f"{many(search.last, 'candidate')} after {line[0]} up to {line[-1]}, on {device.key}")
     say(
         f"about {many(pairs, 'pair')} and {duration(takes_s)}, besides preparing candidates, if "
-        f"{asked.id} is {search.tolerance:.1%} slower and pairs differ by {search.guessed_sd:.1%}; "
-        f"wrong at most once in {1 / share:.0f}"
+        f"{target.id} is {search.tolerance:.1%} slower and pairs differ by {search.guessed_sd:.1%}"
+        f"; wrong at most once in {1 / share:.0f}"
     )
     if hunt.pairs:
         say(f"continues with {many(hunt.pairs, 'pair')} of an earlier call, in {hunt.path}")
@@ -106,8 +107,8 @@ def bisect(
 
 
 _CANDIDATES: list[Column[Candidate]] = [
-    Column("name", lambda each: each.name, heading="change"),
-    Column("subject", lambda each: each.subject),
+    Column("name", lambda candidate: candidate.name, heading="change"),
+    Column("subject", lambda candidate: candidate.subject),
 ]
 
 
@@ -117,15 +118,15 @@ def _answer(hunt: Bisecting) -> Answer:
     ending = "undecided" if look.next is not None else "found" if changes else "none"
     size, *interval = search.slower_by(look.high)
     skipped = {line[at].name: reason for at, reason in search.skipped.items()}
-    what = f"made {hunt.case.id} slower" if changes else f"{line[-1]} is not slower than {line[0]}"
+    claim = f"made {hunt.case.id} slower" if changes else f"{line[-1]} is not slower than {line[0]}"
     low, high = (percent(bound, 2) for bound in interval)
-    heading, notes = [], [f"{what}: {percent(size, 2)} ({low} to {high})"]
+    heading, notes = [], [f"{claim}: {percent(size, 2)} ({low} to {high})"]
     if ending == "undecided":
         heading = ["undecided; run the same command to go on. Most probable so far:"]
     if len(changes) > 1:
         notes.insert(0, f"one of these {len(changes)}: only the last of them can be measured")
     notes.append(f"{percent(look.sure)} sure, after {many(hunt.pairs, 'pair')} in {hunt.path}")
-    notes += [f"skipped: {name[:12]}: {shortened(why)}" for name, why in skipped.items()]
+    notes += [f"skipped: {name[:12]}: {shortened(reason)}" for name, reason in skipped.items()]
     return Answer(
         command="bisect",
         tables={"changes": Table(_CANDIDATES, changes)},

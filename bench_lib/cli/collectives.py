@@ -52,27 +52,27 @@ def collectives(
 
     devices = backends.detect()
     count, ops = _ranks(ranks, devices), _ops(op)
-    asked = sizes(_bytes("--minbytes", least), _bytes("--maxbytes", most), factor)
+    requested = sizes(_bytes("--minbytes", least), _bytes("--maxbytes", most), factor)
     sampling = Sampling(warmup_s=WARMUP_S, warmup_max_s=WARMUP_MAX_S, measure_s=MEASURE_S)
     base = Case("", "", sampling=sampling)
     cases = [
-        collective_case(base, op=one, bytes=size, dtype=dtype, ranks=count)
-        for one in ops
-        for size in _sizes(one, asked, dtype, count)
+        collective_case(base, op=name, bytes=size, dtype=dtype, ranks=count)
+        for name in ops
+        for size in _sizes(name, requested, dtype, count)
     ]
     session = Measuring("collectives", devices[0], keeping)
     rows = COLLECTIVES.rows(cases, session.figures_of_all(cases), session.device)
     session.conclude(COLLECTIVES, rows, passes=not any(map(wrong, rows)))
 
 
-def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
-    """Return how many ranks there are to be; raises UserError where that cannot be."""
+def _ranks(requested: int | None, devices: Sequence[Hardware]) -> int:
+    """Return the number of ranks; raises UserError where that is impossible."""
     from bench_lib import backends
 
     on_cpu, launched = not backends.is_gpu(devices[0]), ranks_launched()
     usual = RANKS_ON_A_CPU if on_cpu else len(devices)
-    ranks = next(n for n in (asked, launched, usual) if n is not None)
-    if asked is None and ranks < 2:
+    ranks = next(n for n in (requested, launched, usual) if n is not None)
+    if requested is None and ranks < 2:
         raise UserError("a collective needs 2 GPUs or more, and there is 1 here")
     if not 2 <= ranks <= MOST_RANKS:
         raise UserError(f"--ranks is {ranks}; a collective takes 2 to {MOST_RANKS}")
@@ -81,30 +81,30 @@ def _ranks(asked: int | None, devices: Sequence[Hardware]) -> int:
     return ranks
 
 
-def _ops(words: str) -> list[str]:
-    ops = [word.strip() for word in words.split(",")]
-    for word in ops:
-        if problem := one_of("op", OPS)(word):
+def _ops(text: str) -> list[str]:
+    ops = [name.strip() for name in text.split(",")]
+    for name in ops:
+        if problem := one_of("op", OPS)(name):
             raise UserError(f"--op: {problem}")
     return list(dict.fromkeys(ops))
 
 
-def _sizes(op: str, asked: Sequence[int], dtype: str, ranks: int) -> list[int]:
-    """Return the sizes of an operation as nccl-tests rounds them, each once; reports changes."""
-    found = [rounded(op, size, dtype, ranks) for size in asked]
-    kept = list(dict.fromkeys(size for size in found if size))
+def _sizes(op: str, requested: Sequence[int], dtype: str, ranks: int) -> list[int]:
+    """Return an operation's sizes as nccl-tests rounds them, each once; reports changes."""
+    adjusted = [rounded(op, size, dtype, ranks) for size in requested]
+    kept = list(dict.fromkeys(size for size in adjusted if size))
     if not kept:
-        most = f"{asked[-1]} bytes of {dtype}, the largest size of these"
-        raise UserError(f"{most}, leave {ranks} ranks nothing; raise --minbytes or --maxbytes")
-    if kept != asked:
+        largest = f"{requested[-1]} bytes of {dtype}, the largest size of these"
+        raise UserError(f"{largest}, leave {ranks} ranks nothing; raise --minbytes or --maxbytes")
+    if kept != requested:
         what = f"16 bytes for each of {ranks} ranks" if op in SPLIT else f"elements of {dtype}"
-        fewer = f"; {len(asked)} became {len(kept)}" if len(kept) < len(asked) else ""
+        fewer = f"; {len(requested)} became {len(kept)}" if len(kept) < len(requested) else ""
         say(f"{op}: sizes are rounded down to whole {what}, as nccl-tests does{fewer}")
     return kept
 
 
-def _bytes(flag: str, words: str) -> int:
+def _bytes(flag: str, text: str) -> int:
     try:
-        return bytes_in(int(words) if words.isdecimal() else words)
+        return bytes_in(int(text) if text.isdecimal() else text)
     except UserError as error:
         raise UserError(f"{flag}: {error}") from error

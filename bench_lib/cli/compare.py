@@ -78,18 +78,18 @@ def compare(
 
 
 def _gate(records: Sequence[Record]) -> int:
-    """Return the exit status for a gate; an answer without a single verdict is no pass."""
+    """Return the exit status for a gate, which does not pass without a single verdict."""
     if any(record.status in FAILING for record in records):
         return 1
-    known = any(verdict.interval for record in records for verdict in record.verdicts)
-    return 0 if known else 2
+    is_judged = any(verdict.interval for record in records for verdict in record.verdicts)
+    return 0 if is_judged else 2
 
 
 def _by_metric(records: Sequence[Record], metric: str) -> Iterator[Record]:
     """Yield the records that have a verdict of a metric, with that one alone."""
     for record in records:
-        if found := [verdict for verdict in record.verdicts if verdict.metric == metric]:
-            yield replace(record, status=found[0].status, verdicts=found)
+        if verdicts := [verdict for verdict in record.verdicts if verdict.metric == metric]:
+            yield replace(record, status=verdicts[0].status, verdicts=verdicts)
 
 
 def _answer(side: SideValues, run: Run, records: Sequence[Record], status: int) -> Answer:

@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import typer
 
 DONE, WRONG = 0, 2
-"""Done, or the answer is yes; the question was wrong.  1 is a command's own: its answer is no."""
+"""Done, or the answer is yes; the command line was wrong.  1 is a command's own: a no."""
 INTERRUPTED, READER_GONE = 130, 141
 """By SIGINT, by SIGPIPE (``| head``): 128 and the signal's number, as shells say."""
 
 COMPLETES = "_BENCH_LIB_COMPLETE"
-"""Set by a shell that asks for the words that may follow."""
+"""Set by a shell that asks for completions."""
 
 _ClickError: Any = typer.BadParameter.__mro__[2]
 """Older typers have click's, newer ones a copy of their own."""
@@ -24,7 +24,7 @@ _ClickError: Any = typer.BadParameter.__mro__[2]
 def run(program: Any) -> NoReturn:
     """Run a command line, and leave with its exit status.
 
-    SIGTERM and SIGHUP end it as Ctrl-C does: nothing half-made stays.
+    SIGTERM and SIGHUP end it as Ctrl-C does: nothing unfinished stays.
     """
     from bench_lib.cli.output import shown
     from bench_lib.launch.started import ended_by
@@ -34,16 +34,16 @@ def run(program: Any) -> NoReturn:
     sys.exit(status)
 
 
-def complain(words: str) -> None:
+def complain(message: str) -> None:
     """Report an error, in the shape that every command has."""
-    print(f"bench-lib: error: {words}", file=sys.stderr, flush=True)
+    print(f"bench-lib: error: {message}", file=sys.stderr, flush=True)
 
 
 def _status(program: Any) -> int:
     try:
         if COMPLETES in os.environ:
             program.main(prog_name="bench-lib")  # answers the shell, and leaves
-        # Not program.main, which has endings of its own.
+        # Not program.main, which handles errors in its own way.
         with program.make_context("bench-lib", sys.argv[1:]) as context:
             program.invoke(context)
     except typer.Exit as end:
@@ -51,17 +51,17 @@ def _status(program: Any) -> int:
     except _ClickError as error:
         return _misused(error)
     except KeyboardInterrupt as interrupt:
-        what = "; ".join(["bench-lib: interrupted", *map(str, interrupt.args)])
-        print(what, file=sys.stderr)
+        line = "; ".join(["bench-lib: interrupted", *map(str, interrupt.args)])
+        print(line, file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         _close_output()
         return READER_GONE
     except (OSError, RuntimeError, ImportError) as error:
-        words = in_words(error)
-        if words is None:
+        message = in_words(error)
+        if message is None:
             raise
-        complain(words)
+        complain(message)
         return WRONG
     except SystemExit as error:
         if isinstance(error.code, str):
@@ -71,7 +71,7 @@ def _status(program: Any) -> int:
 
 
 def _misused(error: Any) -> int:
-    """Say what of the command line cannot be understood, and where to read on."""
+    """Report what is wrong with the command line, and where to read on."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return WRONG
@@ -79,12 +79,12 @@ def _misused(error: Any) -> int:
     if option is None and parameter is not None:
         option = " / ".join(parameter.opts)
     named = option is not None and error.message
-    words = f"{option}: {error.message}" if named else error.format_message()
-    words = " ".join(words.split()).removesuffix(".")
-    if "; " not in words:  # or it says already what to do
+    message = f"{option}: {error.message}" if named else error.format_message()
+    message = " ".join(message.split()).removesuffix(".")
+    if "; " not in message:  # otherwise it names the remedy
         context = getattr(error, "ctx", None)
-        words += f"; see {context.command_path if context else 'bench-lib'} --help"
-    complain(words)
+        message += f"; see {context.command_path if context else 'bench-lib'} --help"
+    complain(message)
     return WRONG
 
 
@@ -106,10 +106,10 @@ def in_words(error: Exception) -> str | None:
 
 
 def _flushed(status: int) -> int:
-    """Write the printed text out; if that fails, the status says so."""
+    """Flush what was printed; return the status, or that of a failure to write."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader had enough, which is nobody's mistake
+    except BrokenPipeError:  # the reader left, which is no error
         _close_output()
     except OSError as error:
         _close_output()
@@ -119,5 +119,5 @@ def _flushed(status: int) -> int:
 
 
 def _close_output() -> None:
-    """Have Python's own last flush go nowhere: it would complain again."""
+    """Send Python's own last flush to /dev/null: it would complain again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

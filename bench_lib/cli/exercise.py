@@ -38,8 +38,8 @@ AXES = {"precision": "precision", "compile_mode": "mode", "batch_size": "batch_s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The options of what is measured; None is the exercise's own."""
+class ExerciseOptions:
+    """The options that say what to measure; None is the exercise's default."""
 
     precision: Annotated[
         str | None,
@@ -71,7 +71,7 @@ class Asked:
 
 @grouped
 def exercise(
-    words: typer.Context,
+    context: typer.Context,
     name: Annotated[
         str, typer.Argument(help="precision, compile, depth, batch-sweep or largest-batch.")
     ],
@@ -82,7 +82,7 @@ def exercise(
         ),
     ] = None,
     *,
-    asked: Asked,
+    options: ExerciseOptions,
     keeping: Keeping,
 ) -> None:
     """Measure an exercise of the workshop guide, as one table.
@@ -95,32 +95,32 @@ def exercise(
 
     known(name, [*STUDIES, LARGEST_BATCH], "NAME")
     if name != LARGEST_BATCH:
-        refuse(words, ["at_most"], f"exercise {name} does not use it")
-    session = Session(name, asked, keeping)
+        refuse(context, ["at_most"], f"exercise {name} does not use it")
+    session = Session(name, options, keeping)
     if name == LARGEST_BATCH:
-        largest_batch(session, networks, asked)
+        largest_batch(session, networks, options)
     else:
-        study(session, STUDIES[name], networks, asked)
+        compare(session, STUDIES[name], networks, options)
 
 
-def study(session: Session, one: Study, networks: str | None, asked: Asked) -> None:
+def compare(session: Session, study: Study, networks: str | None, options: ExerciseOptions) -> None:
     """Measure what a study compares, and print its table."""
     values = {
-        "network": _networks(one.name, networks or one.usual.get("network")),
-        **{axis: _values(axis, asked, one, session.device) for axis in AXES},
+        "network": _networks(study.name, networks or study.usual.get("network")),
+        **{axis: _values(axis, options, study, session.device) for axis in AXES},
     }
     for axis, chosen in values.items():
-        if len(chosen) > 1 and axis not in one.axes:
+        if len(chosen) > 1 and axis not in study.axes:
             option = _option(axis) if axis in AXES else "NETWORK"
             raise UserError(
-                f"{option}: exercise {one.name} compares {' and '.join(one.axes)}; name one"
+                f"{option}: exercise {study.name} compares {' and '.join(study.axes)}; name one"
             )
-    if "network" in one.axes and EAGER in values["compile_mode"]:
+    if "network" in study.axes and EAGER in values["compile_mode"]:
         raise UserError("--mode eager compiles nothing; choose a mode that does")
-    cases = [session.case(**each) for each in one.values(values)]
+    cases = [session.case(**params) for params in study.values(values)]
     compiles = any(case.params["compile_mode"] not in ("eager", "graph") for case in cases)
     figures = session.figures_of_all(cases, COMPILING if compiles else "")
-    session.conclude(one, one.rows(cases, figures, session.device))
+    session.conclude(study, study.rows(cases, figures, session.device))
 
 
 def _option(axis: str) -> str:
@@ -135,17 +135,17 @@ def _networks(name: str, text: str | None) -> list[Param]:
     return [*names_in(text, "NETWORK", "network", sorted(network_sizes()))]
 
 
-def _values(axis: str, asked: Asked, one: Study, device: Hardware) -> list[Param]:
-    """Return the values of an axis: those that were asked for, or the study's own."""
+def _values(axis: str, options: ExerciseOptions, study: Study, device: Hardware) -> list[Param]:
+    """Return the values of an axis: the requested ones, or the study's defaults."""
     from bench_lib.studies.networks import PRECISION, default_precisions, few_precisions
 
     option = _option(axis)
-    text = getattr(asked, AXES[axis])
-    if text is None and axis not in one.usual:  # the device chooses
-        if one is PRECISION:
-            return [*default_precisions(device, asked.task)]
+    text = getattr(options, AXES[axis])
+    if text is None and axis not in study.usual:  # it depends on the device
+        if study is PRECISION:
+            return [*default_precisions(device, options.task)]
         return [*few_precisions(device)]
-    text = one.usual[axis] if text is None else text
+    text = study.usual[axis] if text is None else text
     if axis == "batch_size":
         return [*numbers_in(text, option)]
     names = PRECISIONS if axis == "precision" else COMPILE_MODES
@@ -155,64 +155,64 @@ def _values(axis: str, asked: Asked, one: Study, device: Hardware) -> list[Param
 # ---- the largest batch ------------------------------------------------------------------
 
 
-def largest_batch(session: Session, network: str | None, asked: Asked) -> None:
+def largest_batch(session: Session, network: str | None, options: ExerciseOptions) -> None:
     """Find the largest batch that fits into memory, by precision."""
     from bench_lib import backends
     from bench_lib.studies import batches
     from bench_lib.studies.networks import few_precisions
 
     device = session.device
-    if not backends.is_gpu(device) and asked.at_most is None:
+    if not backends.is_gpu(device) and options.at_most is None:
         raise UserError(
             f"{device.key} is a CPU: its memory has no allocator to ask, and a search would swap; "
             "bound it with --at-most N"
         )
-    names = few_precisions(device)
-    if asked.precision is not None:
-        names = names_in(asked.precision, "--precisions", "precision", PRECISIONS)
+    precisions = few_precisions(device)
+    if options.precision is not None:
+        precisions = names_in(options.precision, "--precisions", "precision", PRECISIONS)
     (chosen, *others) = _networks(LARGEST_BATCH, network)
-    (start, *more) = numbers_in(asked.batch_size or "32", "--batch-sizes")
+    (start, *more) = numbers_in(options.batch_size or "32", "--batch-sizes")
     if others or more:
         raise UserError("exercise largest-batch takes one network, and one batch to try first")
-    own: dict[str, Param] = {"network": chosen, "compile_mode": asked.mode or EAGER}
+    common: dict[str, Param] = {"network": chosen, "compile_mode": options.mode or EAGER}
 
-    def case_of(name: str) -> Callable[[int], Case]:
-        return lambda batch: session.case(**own, precision=name, batch_size=batch)
+    def case_of(precision: str) -> Callable[[int], Case]:
+        return lambda batch: session.case(**common, precision=precision, batch_size=batch)
 
-    for name in names:
-        case_of(name)(start)  # refused before anything runs
+    for precision in precisions:
+        case_of(precision)(start)  # raises before anything runs
     say(
-        f"{', '.join(names)} on {device.key}: about ten tries each, of seconds where nothing is "
-        "compiled; a try that does not fit ends its process, and the next opens a fresh one"
+        f"{', '.join(precisions)} on {device.key}: about ten tries each, of seconds where nothing "
+        "is compiled; a try that does not fit ends its process, and the next opens a fresh one"
     )
     cases, notes = [], []
     with session.engine() as engine:
-        for name in names:
-            search = batches.Search(start, asked.at_most or LARGEST)
-            _search(engine, name, case_of(name), search)
+        for precision in precisions:
+            search = batches.Search(start, options.at_most or LARGEST)
+            _search(engine, precision, case_of(precision), search)
             if search.outcome is not None:
                 engine.note(search.outcome)
                 cases.append(search.outcome.case)
             if search.ended:
-                notes.append(f"{name}: {search.ended}")
+                notes.append(f"{precision}: {search.ended}")
     figures = [session.figures[case.id] for case in cases]
     rows = batches.LARGEST_BATCH.rows(cases, figures, device)
     notes += batches.LARGEST_BATCH.conclusions(rows)
     session.tell({"rows": batches.LARGEST_BATCH.table(rows)}, figures, notes)
 
 
-def _search(engine: Engine, name: str, case_of: Callable[[int], Case], search: Search) -> None:
+def _search(engine: Engine, precision: str, case_of: Callable[[int], Case], search: Search) -> None:
     def measure(case: Case) -> Outcome:
-        own, *others = engine.attempt(case)
-        for each in others:
-            engine.note(each)
-        return own
+        outcome, *others = engine.attempt(case)
+        for other in others:
+            engine.note(other)
+        return outcome
 
     search.run(
         case_of,
         glance=engine.held.glance,
         measure=measure,
-        say=lambda line: say(f"{name}: {line}"),
+        say=lambda line: say(f"{precision}: {line}"),
     )
 
 
@@ -220,18 +220,19 @@ def _search(engine: Engine, name: str, case_of: Callable[[int], Case], search: S
 
 
 class Session(Measuring):
-    """One exercise on this machine's first device: its cases, and then what came of them."""
+    """One exercise on this machine's first device: its cases and their results."""
 
     COMMAND = "exercise "
 
-    def __init__(self, name: str, asked: Asked, keeping: Keeping) -> None:
+    def __init__(self, name: str, options: ExerciseOptions, keeping: Keeping) -> None:
         """Take what all cases have in common; raises UserError."""
         from bench_lib.backends import detect
         from bench_lib.launch.catalogue import network_sizes
 
         super().__init__(name, detect()[0], keeping)
         sampling = Sampling()
-        if asked.iterations is not None:
-            sampling = Sampling(iterations=asked.iterations, max_iterations=asked.iterations)
-        check_limit(asked.time_limit)
-        self.case = Template(network_sizes(), {"task": asked.task}, sampling, asked.time_limit).case
+        if options.iterations is not None:
+            sampling = Sampling(iterations=options.iterations, max_iterations=options.iterations)
+        check_limit(options.time_limit)
+        common: dict[str, Param] = {"task": options.task}
+        self.case = Template(network_sizes(), common, sampling, options.time_limit).case

@@ -37,7 +37,7 @@ BY_PURPOSE = {
         "adopt": "Write a case for your own model, and measure it once.",
     },
 }
-"""Every command with what it is for in a line, so that listing them imports none.
+"""Every command with its purpose in a line, so that listing them imports none.
 
 ``bench_lib.cli.<name>`` has a function of that name, or ``app`` where there are several below it.
 """
@@ -51,12 +51,12 @@ MEASURING = (
 
 def _load(name: str) -> Any:
     module = importlib.import_module(f"bench_lib.cli.{name}")
-    below = getattr(module, "app", None)
-    if below is None:
-        below = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app = getattr(module, "app", None)
+    if app is None:
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
         settings = getattr(module, "SETTINGS", None)
-        below.command(name, context_settings=settings)(getattr(module, name))
-    command = typer.main.get_command(below)
+        app.command(name, context_settings=settings)(getattr(module, name))
+    command = typer.main.get_command(app)
     command.name = name
     for leaf in getattr(command, "commands", {"": command}).values():
         _name_values(leaf)
@@ -73,8 +73,8 @@ def _name_values(command: Any) -> None:
 def _as_a_rank() -> None:
     """If a launcher started this command several times, go on in the first rank alone.
 
-    The ranks of a case are started by the command itself, by the same launcher.  The other ranks
-    end without a fault of their own, for which a launcher would end the first before it speaks.
+    The command itself starts a case's ranks, by the same launcher.  The other ranks exit with 0:
+    on a failure the launcher would end the first one too.
     """
     import os
 
@@ -113,7 +113,7 @@ class Program(CommandGroup):
     """All commands."""
 
     def __init__(self, **attributes: Any) -> None:
-        """Know every command's name, so that a slip of the keyboard gets a suggestion."""
+        """Know every command's name, so that a typo gets a suggestion."""
         super().__init__(**attributes)
         self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
 
@@ -124,11 +124,11 @@ class Program(CommandGroup):
         return self.commands.get(name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is asked for, and be one of its ranks where a launcher says so."""
-        found = super().resolve_command(ctx, args)
-        if found[0] in MEASURING:
+        """Find the requested command, and go on in one rank if a launcher started several."""
+        resolved = super().resolve_command(ctx, args)
+        if resolved[0] in MEASURING:
             _as_a_rank()
-        return found
+        return resolved
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way
         """List the commands by purpose on one screen, and import none."""

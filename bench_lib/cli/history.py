@@ -35,16 +35,16 @@ MOST_ROWS = 10_000
 def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> None:
     """List all runs, oldest first."""
     archive = reading.archive(history)
-    found = archive.runs()
+    runs = archive.runs()
     notes = [f"! {problem}" for problem in archive.problems]
-    if not found:
+    if not runs:
         notes.insert(0, f"no runs in {history}; a pytest run that measures records one")
     answer = Answer(
         command="history list",
-        tables={"runs": Table(reading.RUNS, found)},
+        tables={"runs": Table(reading.RUNS, runs)},
         notes=notes,
         about={"problems": list(archive.problems)},
-        exit_status=0 if found else 1,
+        exit_status=0 if runs else 1,
     )
     tell(answer, json=json)
 
@@ -64,30 +64,30 @@ def show(
     from bench_lib.storage.archive import counts
     from bench_lib.storage.runs import Runs
 
-    found = Runs(history).find(run)
-    records = list(found.records.values())
-    state = f"ended {found.ended}" if found.finished else "unfinished"
+    chosen = Runs(history).find(run)
+    records = list(chosen.records.values())
+    state = f"ended {chosen.ended}" if chosen.finished else "unfinished"
     heading = [
-        f"run {found.run_id} on {found.key}, started {found.started}, {state}",
-        str(found.path),
+        f"run {chosen.run_id} on {chosen.key}, started {chosen.started}, {state}",
+        str(chosen.path),
     ]
     about = {
-        "run": found.run_id,
-        "hardware_key": found.key,
-        **picked(found, "path started ended finished exit_status environments caches"),
+        "run": chosen.run_id,
+        "hardware_key": chosen.key,
+        **picked(chosen, "path started ended finished exit_status environments caches"),
         "counts": counts(record.status for record in records),
-        "devices": found.hardware,
+        "devices": chosen.hardware,
         "records": records,
-        **picked(found, "slow_downs problems"),
+        **picked(chosen, "slow_downs problems"),
     }
-    notes = [f"! {problem}" for problem in found.problems]
+    notes = [f"! {problem}" for problem in chosen.problems]
     if phases and not json:
-        tables, notes = _phases(found)
+        tables, notes = _phases(chosen)
         tell(Answer(command="history show", heading=heading, tables=tables, notes=notes))
-    if found.slow_downs:
+    if chosen.slow_downs:
         from bench_lib.verdict import nights  # with numpy, which few runs need
 
-        notes[:0] = [nights.in_words(one, found.run_id) for one in found.slow_downs]
+        notes[:0] = [nights.in_words(slow_down, chosen.run_id) for slow_down in chosen.slow_downs]
     details = [line for record in records for line in _details(record)]
     answer = Answer(
         command="history show",
@@ -126,9 +126,9 @@ def query(
             sys.stdout.write(line)
         _warn(problems)
         return
-    found = list(islice(rows, MOST_ROWS + 1))
-    if len(found) > MOST_ROWS:
-        del found[MOST_ROWS:]
+    shown = list(islice(rows, MOST_ROWS + 1))
+    if len(shown) > MOST_ROWS:
+        del shown[MOST_ROWS:]
         problems.append(f"these are the first {MOST_ROWS} rows; --csv prints all")
     if not json:
         _warn(problems)
@@ -136,9 +136,9 @@ def query(
     def column(at: int, name: str) -> Column[Sequence[object]]:
         return Column(name, lambda row: "NULL" if row[at] is None else plain(row[at]), "raw", name)
 
-    table = Table([column(*each) for each in enumerate(names)], found)
-    about = {"columns": names, "rows": [plain(row) for row in found], "problems": problems}
-    # JSON has rows as they are: two columns of a query may have one name.
+    table = Table([column(at, name) for at, name in enumerate(names)], shown)
+    about = {"columns": names, "rows": [plain(row) for row in shown], "problems": problems}
+    # JSON has rows as lists: two columns of a query may have the same name.
     tables = {} if json else {"rows": table}
     tell(Answer(command="history query", tables=tables, about=about), json=json)
 
@@ -183,9 +183,9 @@ def export(
     elif run is None:
         raise UserError("name the run to export: its id, or latest")
     else:
-        found = Runs(history).find(run)
-        text = documents[form](found)
-        _warn(found.problems)
+        chosen = Runs(history).find(run)
+        text = documents[form](chosen)
+        _warn(chosen.problems)
     if output is None:
         print(text, end="")
         return
@@ -198,24 +198,24 @@ def _points(history: Path, run: str | None) -> str:
 
     archive = reading.archive(history)
     of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
-    asked = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
-    text = "".join(csv_lines(*archive.ask(asked)))
+    sql = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
+    text = "".join(csv_lines(*archive.ask(sql)))
     _warn(archive.problems)
     return text
 
 
 def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
-    """Return what a run's time was spent on: by phase, and beside its attempts."""
-    found = spent.spent(run.records.values())
-    if not found.attempts:
+    """Return a run's time by phase, and a note on its time outside attempts."""
+    total = spent.spent(run.records.values())
+    if not total.attempts:
         return {}, ["none of its attempts recorded where the time went"]
     notes = []
     if run.ended is not None:
         took_s = (_moment(run.ended) - _moment(run.started)).total_seconds()
-        beside = f", {took_s - found.total_s:.0f} s of it outside attempts"
+        outside = f", {took_s - total.total_s:.0f} s of it outside attempts"
         # Several devices measure at the same time.
-        notes = [f"the run took {took_s:.0f} s{beside if took_s > found.total_s else ''}"]
-    return {"phases": spent.phases(found)}, notes
+        notes = [f"the run took {took_s:.0f} s{outside if took_s > total.total_s else ''}"]
+    return {"phases": spent.phases(total)}, notes
 
 
 def _moment(time: str) -> dt.datetime:
@@ -223,18 +223,18 @@ def _moment(time: str) -> dt.datetime:
 
 
 def _details(record: Record) -> list[str]:
-    """Verdict by verdict, then attempt by attempt."""
+    """Return the lines of a case's verdicts, then those of its attempts."""
     status = record.status.value if record.status else "not judged"
     lines = [f"{record.case.id}: {status}"]
     lines += [f"  {v.metric}: {v.status.value}: {v.reason}" for v in record.verdicts]
     for attempt in record.attempts:
         if attempt.measurement is not None:
-            words = _measured(attempt.measurement)
+            text = _summary(attempt.measurement)
             if attempt.telemetry is not None and attempt.telemetry.clock_mhz is not None:
-                words += f", {attempt.telemetry.clock_mhz:.0f} MHz"
+                text += f", {attempt.telemetry.clock_mhz:.0f} MHz"
             if attempt.discarded is not None:
-                words += f"; discarded: {attempt.discarded}"
-            lines.append(f"  process {attempt.process}: {words}")
+                text += f"; discarded: {attempt.discarded}"
+            lines.append(f"  process {attempt.process}: {text}")
         elif attempt.fault is not None:
             fault = attempt.fault
             lines.append(f"  process {attempt.process}: {fault.kind} in {fault.phase}")
@@ -243,14 +243,14 @@ def _details(record: Record) -> list[str]:
     return [*lines, ""]
 
 
-def _measured(measurement: Measurement) -> str:
+def _summary(measurement: Measurement) -> str:
     step_s = statistics.median(measurement.iteration_s)
-    words = [
+    parts = [
         f"{formats.seconds(step_s)} over {len(measurement.iteration_s)} iterations",
         f"first step {formats.seconds(measurement.first_step_s)}",
     ]
     if measurement.compile_s is not None:
-        words.append(f"compiled in {formats.seconds(measurement.compile_s)}")
+        parts.append(f"compiled in {formats.seconds(measurement.compile_s)}")
     if measurement.host_bound:
-        words.append("host-bound")
-    return ", ".join(words)
+        parts.append("host-bound")
+    return ", ".join(parts)

@@ -95,21 +95,18 @@ def _read(files: Sequence[str]) -> Samples:
             "without --format it is one file; put all lines into it", param_hint="FILE"
         )
     (file,) = files
+    is_file = file != "-"
     try:
-        named = file != "-"
         with (
-            open_regular(Path(file), MOST_BYTES) if named else os.fdopen(0, "rb", closefd=False)
+            open_regular(Path(file), MOST_BYTES) if is_file else os.fdopen(0, "rb", closefd=False)
         ) as timings:
             return read(lines_of(timings))
     except OSError as error:
+        source = file if is_file else "standard input"
         raise UserError(
-            f"cannot read {_source(files)}: {error.strerror}; name a file of samples, or - for the "
+            f"cannot read {source}: {error.strerror}; name a file of samples, or - for the "
             "standard input"
         ) from error
-
-
-def _source(files: Sequence[str]) -> str:
-    return "standard input" if files[0] == "-" else files[0]
 
 
 def _read_foreign(name: str, baseline: Sequence[str], candidate: Sequence[str]) -> Samples:
@@ -129,10 +126,10 @@ def files_in(names: Sequence[str]) -> list[Path]:
 
     Raises UserError for a folder without files and one that cannot be read.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for path in map(Path, names):
         if not path.is_dir():
-            found.append(path)
+            paths.append(path)
             continue
         try:
             inside = [p for p in sorted(path.iterdir()) if p.is_file() and p.name[0] != "."]
@@ -140,8 +137,8 @@ def files_in(names: Sequence[str]) -> list[Path]:
             raise UserError(f"cannot read {path}: {error.strerror}; name files") from error
         if not inside:
             raise UserError(f"{path} holds no files; name a folder with a file for each process")
-        found += inside
-    return found
+        paths += inside
+    return paths
 
 
 def _verdicts(samples: Samples, tolerance: float, at_least_s: float) -> dict[str, Verdict]:
@@ -156,9 +153,9 @@ def _verdicts(samples: Samples, tolerance: float, at_least_s: float) -> dict[str
         from bench_lib.verdict.judge import judge_samples
 
         allowances = {
-            name: at_least_s / math.exp(statistics.fmean(each.baseline))
-            for name, each in contrasts.items()
-            if metric.unit == "s" and each.baseline
+            name: at_least_s / math.exp(statistics.fmean(contrast.baseline))
+            for name, contrast in contrasts.items()
+            if metric.unit == "s" and contrast.baseline
         }
         judged = judge_samples(contrasts, tolerance, metric, allowances)
         verdicts |= {name: reasons.in_words(verdict) for name, verdict in judged.items()}
@@ -166,11 +163,11 @@ def _verdicts(samples: Samples, tolerance: float, at_least_s: float) -> dict[str
 
 
 def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
-    """Say why a case cannot be judged; None if it can."""
+    """Return the verdict on a case that cannot be judged; None if it can be."""
     status = Status.ERROR
     if case.problems:
-        others = len(case.problems) - 1
-        reason = case.problems[0] + (f" (and {others} more)" if others else "")
+        more = len(case.problems) - 1
+        reason = case.problems[0] + (f" (and {more} more)" if more else "")
     elif len(case.baseline) == 1:
         status = Status.NO_BASELINE
         place = _first(case.baseline).place
@@ -212,10 +209,10 @@ def _contrast(case: CaseSamples) -> Contrast:
 
 
 def _exit_status(samples: Samples, verdicts: Mapping[str, Verdict]) -> int:
-    found = {verdict.status for verdict in verdicts.values()}
-    if Status.REGRESSED in found:
+    statuses = {verdict.status for verdict in verdicts.values()}
+    if Status.REGRESSED in statuses:
         return 1
-    return 2 if samples.problems or found & {Status.ERROR, Status.NO_BASELINE} else 0
+    return 2 if samples.problems or statuses & {Status.ERROR, Status.NO_BASELINE} else 0
 
 
 def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
@@ -240,9 +237,9 @@ def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
         if verdict.status is not Status.OK
     ]
     if counts := Counter(verdict.status.value for _, verdict in ordered):
-        words = ", ".join(f"{number} {status}" for status, number in counts.items())
-        alike = len({case.case for case in samples.cases.values()}) == len(ordered)
-        notes.append(f"{many(len(ordered), 'case' if alike else 'verdict')}: {words}")
+        statuses = ", ".join(f"{number} {status}" for status, number in counts.items())
+        one_each = len({case.case for case in samples.cases.values()}) == len(ordered)
+        notes.append(f"{many(len(ordered), 'case' if one_each else 'verdict')}: {statuses}")
     return Answer(
         command="judge",
         tables={"verdicts": Table(columns, ordered)},

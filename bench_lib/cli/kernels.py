@@ -17,24 +17,24 @@ from bench_lib.profiling.traces import HOST_SOURCE
 from bench_lib.report.answer import Answer, Column, Table, columns
 
 Rank = tuple[ProfiledWork, Kernel]
-"""A kernel, and whose it is."""
+"""A kernel, and the rank that ran it."""
 
 
 def answer_of(look: CaseProfile, top: int) -> Answer:
-    """Return what profiling a case found, ``top`` kernels of each rank."""
+    """Return a profile of a case, with ``top`` kernels of each rank."""
     titles, rows = [], []
     notes: list[str] = []
-    for seen in look.seen:
-        titles.append(_title(look, seen))
-        named = [kernel for kernel in seen.kernels.kernels if kernel.name != REST][:top]
-        rows += [(seen, kernel) for kernel in named]
-        notes += _notes(seen, named, f"{seen.label}: " if seen.label else "")
+    for work in look.seen:
+        titles.append(_title(look, work))
+        shown = [kernel for kernel in work.kernels.kernels if kernel.name != REST][:top]
+        rows += [(work, kernel) for kernel in shown]
+        notes += _notes(work, shown, f"{work.label}: " if work.label else "")
     if look.peak_memory_bytes is not None:
         notes.append(f"peak memory: {amount(look.peak_memory_bytes, 'B')} in the profiled steps")
     notes += [f"note: {problem}" for problem in look.problems]
-    traces = [seen.trace for seen in look.seen if seen.trace is not None]
+    traces = [work.trace for work in look.seen if work.trace is not None]
     notes += [f"trace: {trace} (open in ui.perfetto.dev)" for trace in traces]
-    notes += [f"{what}: {path}" for what, path in look.files.items()]
+    notes += [f"{name}: {path}" for name, path in look.files.items()]
     notes.append(f"kernels: {look.folder / 'kernels.json'} (compare with --diff)")
     about = "case environment tool folder peak_memory_bytes files problems"
     return Answer(
@@ -47,11 +47,11 @@ def answer_of(look: CaseProfile, top: int) -> Answer:
 
 
 def _columns(look: CaseProfile) -> list[Column[Rank]]:
-    is_host = any(_is_host(seen.kernels) for seen in look.seen)
+    is_host = any(_is_host(work.kernels) for work in look.seen)
 
     def share(row: Rank) -> float | None:
-        whole = _total_s(row[0].kernels)
-        return row[1].total_s / whole if whole else None
+        total_s = _total_s(row[0].kernels)
+        return row[1].total_s / total_s if total_s else None
 
     return [
         Column(
@@ -73,12 +73,12 @@ def _columns(look: CaseProfile) -> list[Column[Rank]]:
     ]
 
 
-def _title(look: CaseProfile, seen: ProfiledWork) -> str:
-    label = f", {seen.label}" if seen.label else ""
-    what = "operations on the CPU" if _is_host(seen.kernels) else "kernels"
+def _title(look: CaseProfile, work: ProfiledWork) -> str:
+    label = f", {work.label}" if work.label else ""
+    what = "operations on the CPU" if _is_host(work.kernels) else "kernels"
     return (
         f"{look.case.id} on {look.hardware.key}{label}: {what} of one step, the mean of "
-        f"{seen.kernels.steps} by {seen.kernels.source}"
+        f"{work.kernels.steps} by {work.kernels.source}"
     )
 
 
@@ -90,38 +90,38 @@ def _total_s(kernels: KernelTable) -> float:
     return sum(kernel.total_s for kernel in kernels.kernels)
 
 
-def _notes(seen: ProfiledWork, named: list[Kernel], whose: str) -> Iterator[str]:
-    whole = _total_s(seen.kernels)
-    left = whole - sum(kernel.total_s for kernel in named)
-    if left > 0 and whole:
-        yield f"{whose}all others: {amount(left, 's')} ({left / whole:.1%})"
-    for answer in seen.answers:
+def _notes(work: ProfiledWork, shown: list[Kernel], label: str) -> Iterator[str]:
+    total_s = _total_s(work.kernels)
+    rest_s = total_s - sum(kernel.total_s for kernel in shown)
+    if rest_s > 0 and total_s:
+        yield f"{label}all others: {amount(rest_s, 's')} ({rest_s / total_s:.1%})"
+    for answer in work.answers:
         reading = f" ({answer.reading})" if answer.reading else ""
-        yield f"{whose}{answer.question}: {answer.words}{reading}"
+        yield f"{label}{answer.question}: {answer.words}{reading}"
 
 
 # ---- two profiles -------------------------------------------------------------------------
 
 
-def difference(sides: tuple[str, str], found: ProfileComparison, top: int) -> Answer:
-    """Return what changed from one profile to another; people get ``top`` changes of it."""
-    diff = found.diff
+def difference(sides: tuple[str, str], comparison: ProfileComparison, top: int) -> Answer:
+    """Return the changes from one profile to another; only JSON has more than ``top``."""
+    diff = comparison.diff
     changes = [change for change in diff.changes if change.delta_s]
-    notes = [f"note: {remark}" for remark in found.remarks]
+    notes = [f"note: {remark}" for remark in comparison.remarks]
     total = f"{amount(diff.before_s, 's')} → {amount(diff.after_s, 's')} a step"
-    notes[:0] = [f"all {diff.what}: {total}, {amount(diff.delta_s, CHANGE_S)}", found.reason]
+    notes[:0] = [f"all {diff.what}: {total}, {amount(diff.delta_s, CHANGE_S)}", comparison.reason]
     if rest := changes[top:]:
-        left = sum(change.delta_s for change in rest)
-        notes.insert(0, f"{len(rest)} more: {amount(left, CHANGE_S)}")
+        rest_s = sum(change.delta_s for change in rest)
+        notes.insert(0, f"{len(rest)} more: {amount(rest_s, CHANGE_S)}")
     return Answer(
         command="profile --diff",
         tables={"changes": Table(_changed(diff), changes, most=top, cuts_names=True)},
         notes=notes,
         about={
-            "before": _side(sides[0], found.before, diff.before_s),
-            "after": _side(sides[1], found.after, diff.after_s),
+            "before": _side(sides[0], comparison.before, diff.before_s),
+            "after": _side(sides[1], comparison.after, diff.after_s),
             "delta_s": diff.delta_s,
-            **picked(found, "reason remarks"),
+            **picked(comparison, "reason remarks"),
         },
     )
 
@@ -144,8 +144,8 @@ def _total(kernel: Kernel | None) -> float | None:
 
 
 def _calls(change: KernelDifference) -> str:
-    each = [f"{k.calls:.4g}" if k else "0" for k in (change.before, change.after)]
-    return " → ".join(dict.fromkeys(each))
+    counts = [f"{k.calls:.4g}" if k else "0" for k in (change.before, change.after)]
+    return " → ".join(dict.fromkeys(counts))
 
 
 def _side(source: str, profile: stored.Profile, total_s: float) -> dict[str, Any]:

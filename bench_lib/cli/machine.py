@@ -25,7 +25,7 @@ from bench_lib.report.answer import Answer, Column, Table, columns
 from bench_lib.storage.baselines import BaselineError, load
 
 MOST_AT_ONCE = 16
-"""Devices that are looked at at the same time."""
+"""Devices that are sampled at the same time."""
 FIX_DETECTION = "fix that if this machine has a GPU that is not listed above"
 FIX_BASELINES = "restore the file, or name another folder with --baselines"
 FIX_WORKER = "fix what the message above names, then run this again"
@@ -56,20 +56,20 @@ def examine(baselines: Path) -> Answer:
         warnings.simplefilter("always")
         devices = backends.detect()
     # Before anything of ours keeps a CPU or a GPU busy.
-    others = telemetry.others_now(devices[0])
+    other_programs = telemetry.others_now(devices[0])
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        answers = list(pool.map(telemetry.look_once, devices))
-    known = {key: _figures(baselines, key) for key in {device.key for device in devices}}
+        samples = list(pool.map(telemetry.look_once, devices))
+    counts = {key: _counts(baselines, key) for key in {device.key for device in devices}}
     looks = [
-        DeviceLook(device, figures or {}, cause, *known[device.key])
-        for device, (figures, cause) in zip(devices, answers, strict=True)
+        DeviceLook(device, figures or {}, cause, *counts[device.key])
+        for device, (figures, cause) in zip(devices, samples, strict=True)
     ]
     environment = fingerprint.collect()
     versions, problem = _worker_versions(devices[0])
     checks = [*readiness.checks(devices=devices), *_telemetry_checks(looks)]
-    if others:
-        checks.append(warns("other programs", others, telemetry.OTHERS_MEAN))
-    checks += [warns("finding devices", str(each.message), FIX_DETECTION) for each in caught]
+    if other_programs:
+        checks.append(warns("other programs", other_programs, telemetry.OTHERS_MEAN))
+    checks += [warns("finding devices", str(entry.message), FIX_DETECTION) for entry in caught]
     broken = dict.fromkeys(look.problem for look in looks if look.problem)
     checks += [stops("baselines", problem, FIX_BASELINES) for problem in broken]
     if problem is None:
@@ -79,7 +79,7 @@ def examine(baselines: Path) -> Answer:
     return _answer(looks, fingerprint.with_versions(environment, versions), checks)
 
 
-def _figures(folder: Path, key: str) -> tuple[int | None, int | None, str | None]:
+def _counts(folder: Path, key: str) -> tuple[int | None, int | None, str | None]:
     """Count a key's accepted and published figures, or say why they cannot be read."""
     try:
         file = load(folder, key)
@@ -89,9 +89,9 @@ def _figures(folder: Path, key: str) -> tuple[int | None, int | None, str | None
 
 
 def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | None]:
-    """Return what a worker says of its torch, and why it could not start if it could not.
+    """Return a worker's versions, and why it could not start if it could not.
 
-    Nothing is measured in it: it needs neither torchvision nor the compiler, nor is it drawn.
+    Nothing is measured in it: it needs no torchvision, no compiler, and one draw.
     """
     variables = {**backends.visibility(device), PRELOAD_VARIABLE: "torch"}
     try:
@@ -104,11 +104,11 @@ def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | Non
 
 
 def _telemetry_checks(looks: Sequence[DeviceLook]) -> Iterator[Check]:
-    """Ask whether the devices can be watched, and who else is on them, unless that is known."""
-    blind = [look for look in looks if not look.figures]
-    if blind:
-        detail = f"{len(blind)} of {len(looks)} devices cannot be watched: {blind[0].cause}"
-        yield warns("telemetry", detail, backends.of(blind[0].device).telemetry_remedy)
+    """Check that devices can be watched, and, unless readiness did, who else uses them."""
+    unwatched = [look for look in looks if not look.figures]
+    if unwatched:
+        detail = f"{len(unwatched)} of {len(looks)} devices cannot be watched: {unwatched[0].cause}"
+        yield warns("telemetry", detail, backends.of(unwatched[0].device).telemetry_remedy)
     else:
         sources = dict.fromkeys(str(look.figures.get("source")) for look in looks)
         yield good("telemetry", ", ".join(sources))
@@ -118,7 +118,7 @@ def _telemetry_checks(looks: Sequence[DeviceLook]) -> Iterator[Check]:
         if not backends.of(look.device).checks_processes and look.figures.get("pids") is not None
     ]
     if lists:
-        yield other_processes([str(pid) for pid in sorted({pid for each in lists for pid in each})])
+        yield other_processes([str(pid) for pid in sorted({pid for pids in lists for pid in pids})])
 
 
 # --- as an answer ------------------------------------------------------------------------
@@ -144,12 +144,12 @@ _SHOWN = [
     _fact("compute_partition", heading="partition"),
     _fact("memory_partition"),
 ]
-_OTHERS = {each.name for each in fields(Hardware)} - {column.name for column in _SHOWN}
+_UNSHOWN = {fact.name for fact in fields(Hardware)} - {column.name for column in _SHOWN}
 DEVICES: list[Column[DeviceLook]] = [
     *_SHOWN,
     Column("accepted", lambda look: look.accepted, heading="accepted cases"),
     Column("published", lambda look: look.published, heading="published figures"),
-    *columns("device", " ".join(sorted(_OTHERS))),
+    *columns("device", " ".join(sorted(_UNSHOWN))),
 ]
 TELEMETRY: list[Column[DeviceLook]] = [
     _fact("index", heading="device"),
@@ -168,7 +168,7 @@ TELEMETRY: list[Column[DeviceLook]] = [
 def _answer(
     looks: Sequence[DeviceLook], environment: Environment, checks: Sequence[Check]
 ) -> Answer:
-    untried = {each.untried for each in backends.used_by([look.device for look in looks])}
+    untried = {backend.untried for backend in backends.used_by([look.device for look in looks])}
     failed = [check.name for check in checks if check.ok is False and check.fatal]
     return Answer(
         command="env",
@@ -181,15 +181,15 @@ def _answer(
 
 
 def _facts(environment: Environment) -> list[str]:
-    """Return a line for all that is known of the environment."""
-    known = asdict(environment)
+    """Return a line for each known fact of the environment."""
+    facts = asdict(environment)
     if environment.hip:
-        known["MIOpen"] = known.pop("cudnn")
-    for name, value in known.items():
+        facts["MIOpen"] = facts.pop("cudnn")
+    for name, value in facts.items():
         if isinstance(value, dict):
-            known[name] = ", ".join(f"{each}={said}" for each, said in value.items())
-    shown = {name.replace("_", " "): render.cell(value) for name, value in known.items()}
-    return [f"{name:<16}{value}" for name, value in shown.items() if value]
+            facts[name] = ", ".join(f"{key}={item}" for key, item in value.items())
+    cells = {name.replace("_", " "): render.cell(value) for name, value in facts.items()}
+    return [f"{name:<16}{value}" for name, value in cells.items() if value]
 
 
 def _obstacles(checks: Sequence[Check]) -> Iterator[str]:
@@ -222,6 +222,6 @@ def as_report(answer: Answer) -> str:
     for number, look in enumerate(answer.tables["devices"].rows):
         if look.device.uuid:
             private[look.device.uuid] = f"UUID-{number}"
-    for words, stand_in in private.items():
-        text = re.sub(rf"(?<![\w.-]){re.escape(words)}(?![\w-])", stand_in, text)
+    for secret, stand_in in private.items():
+        text = re.sub(rf"(?<![\w.-]){re.escape(secret)}(?![\w-])", stand_in, text)
     return text

@@ -31,7 +31,7 @@ class Measuring:
     """One command's measurements, on one device after the other, and how it prints them."""
 
     COMMAND = ""
-    """What stands before the name in the command."""
+    """Precedes the name in the command."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Measuring:
         keeping: Keeping,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Take where to measure and to keep; nothing starts before it is needed.
+        """Note the device and the folder; nothing starts before it is needed.
 
         Workers have ``variables`` in their environment.
         """
@@ -59,22 +59,22 @@ class Measuring:
     def figures_of_all(
         self,
         cases: Sequence[Case],
-        words: str = "",
+        remark: str = "",
         each: Callable[[Record], None] = lambda _record: None,
         *,
         processes: int = 1,
     ) -> list[Figures]:
         """Measure cases, and return their figures.
 
-        All are measured again until each was in so many fresh ``processes``.  ``words`` follow the
-        expected duration.  Unless JSON is printed, ``each`` gets every record as soon as it is
-        measured.
+        All are measured again until each was in so many fresh ``processes``.  ``remark`` follows
+        the expected duration.  Unless JSON is printed, ``each`` gets every record as soon as it
+        is measured.
         """
         from bench_lib.engine.settings import MEASURING, PLANNED
 
         with self.engine(cases) as engine:
             engine.held.expect(cases)
-            self._announce(cases, words)
+            self._announce(cases, remark)
             engine.settings.progress.begin(MEASURING, [[case.id for case in cases]])
             for case in cases:
                 record = engine.measure(case)
@@ -83,7 +83,7 @@ class Measuring:
                 engine.settings.progress.finish(case.id)
             for nth in range(1, processes):
                 say(f"all cases again, in fresh process {nth + 1} of {processes}")
-                # Its number is none of those that suspicious cases are given.
+                # No re-measured case has such a number.
                 engine.measure_together(cases, PLANNED + nth)
         return [self.figures[case.id] for case in cases]
 
@@ -91,7 +91,7 @@ class Measuring:
     def engine(self, cases: Sequence[Case] = ()) -> Iterator[Engine]:
         """Open the engine; at the end keep the figures of what it recorded.
 
-        It says how far it is with ``cases``.
+        It reports its progress over ``cases``.
         """
         from bench_lib.engine.engine import opened
         from bench_lib.engine.pace import Pace, ProgressLines, read
@@ -110,20 +110,20 @@ class Measuring:
         )
         with opened(self.device, settings) as engine:
             yield engine
-            found = list(engine.suite.records.values())
-            self._measured &= any(record.measurements for record in found)
+            records = list(engine.suite.records.values())
+            self._measured &= any(record.measurements for record in records)
             engine.end(0 if self._measured else 1)
-        path = str(engine.suite.writer.path) if found else None
+        path = str(engine.suite.writer.path) if records else None
         self.written.append({"hardware_key": self.device.key, "history": path})
-        self.records += found
-        self.figures |= {record.case.id: figures_of(record, self.device) for record in found}
+        self.records += records
+        self.figures |= {record.case.id: figures_of(record, self.device) for record in records}
 
-    def _announce(self, cases: Sequence[Case], words: str) -> None:
-        """Say what is measured and about how long it takes, with ``words`` added to that."""
+    def _announce(self, cases: Sequence[Case], remark: str) -> None:
+        """Print what is measured and about how long it takes, with a remark on that."""
         limit = max(case.time_limit_s for case in cases)
         count, least = many(len(cases), "case"), duration(least_s(cases))
-        on = f"{count} on {self.device.key}: {least} or more{words}"
-        say(f"{on}; a case is given up after {limit:g} s")
+        line = f"{count} on {self.device.key}: {least} or more{remark}"
+        say(f"{line}; a case is given up after {limit:g} s")
 
     def say_apart(self, line: str = "") -> None:
         """Print a line, unless JSON is printed."""
@@ -152,7 +152,7 @@ class Measuring:
         passes: bool = True,
         about: Mapping[str, Any] | None = None,
     ) -> NoReturn:
-        """Print the results and leave with the exit status; JSON has ``about`` besides.
+        """Print the results and leave with the exit status; JSON also has ``about``.
 
         The status is 1 if nothing was measured on a device, or if ``passes`` is false.
         """

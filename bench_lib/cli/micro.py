@@ -13,14 +13,14 @@ SETTINGS = {
     "allow_interspersed_args": False,
     "help_option_names": [],
 }
-"""Every word is for the other program, --help too."""
+"""All arguments are for the other program, --help too."""
 
 
 def micro(
-    words: Annotated[
+    flags: Annotated[
         list[str] | None, typer.Argument(metavar="FLAGS", help="See bench-lib micro --help.")
     ] = None,
 ) -> None:
     """Run ROCm's micro_benchmarking_pytorch.py's command line, measured as the suite measures."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "bench_lib.micro", *(words or [])])  # noqa: S606 - no shell
+    os.execv(sys.executable, [sys.executable, "-m", "bench_lib.micro", *(flags or [])])  # noqa: S606 - no shell

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 HEADLINE = "========= Milliseconds per iteration for PyTorch operators with {} dtype ========="
 LINE = "{:45} : {:.2f} ms/it"
 OF_ONE = ("op", "op_type", "layout", "backend", "backward", "causal")
-"""Parameters of one operator, which a list of operators has no use for."""
+"""Options of a single operator, which a list of operators does not use."""
 MOST_ITERATIONS = 10**6
-"""Each has a mark that is made beforehand, so that a slip of the keyboard takes no memory."""
+"""Each has a mark that is made beforehand; the limit keeps a typo from taking all memory."""
 
 
 @grouped
 def ops(
-    words: typer.Context,
+    context: typer.Context,
     *,
     op: Annotated[
         str | None,
@@ -99,8 +99,8 @@ def ops(
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
     from bench_lib.studies.calls import OPERATORS as STUDY
 
-    asked = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
-    manner: dict[str, Param] = {
+    axes = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}
+    variant: dict[str, Param] = {
         "direction": "bwd" if backward else "",
         "causal": causal,
     }
@@ -109,27 +109,27 @@ def ops(
     if run_predefined and run_model_ops:
         raise UserError("--run-predefined and --run-model-ops are two lists; choose one")
     if run_predefined:
-        refuse(words, OF_ONE, "--run-predefined decides what is measured")
-        values = _predefined(asked, inplace=inplace)
+        refuse(context, OF_ONE, "--run-predefined decides what is measured")
+        values = _predefined(axes, inplace=inplace)
     elif run_model_ops:
         of_sizes = (*OF_ONE, "input1_dim", "input2_dim")
-        refuse(words, of_sizes, "--run-model-ops decides what is measured")
+        refuse(context, of_sizes, "--run-model-ops decides what is measured")
         values = _of_models(dtype, inplace=inplace)
     else:
-        one = _one("add" if op is None else op, op_type, asked, manner, inplace=inplace)
-        values = [{**one, "backend": each} for each in _backends(backend)] or [one]
+        operator = _operator("add" if op is None else op, op_type, axes, variant, inplace=inplace)
+        values = [{**operator, "backend": name} for name in _backends(backend)] or [operator]
     sampling = Sampling(
         warmup_steps=num_warmup_iters, iterations=num_iters, max_iterations=num_iters
     )
     base = Case("", "", sampling=sampling)
-    cases = [operator_case(base, **each) for each in values]
+    cases = [operator_case(base, **params) for params in values]
     session = Measuring("ops", _device(device), keeping)
 
-    def each(record: Record) -> None:
+    def print_line(record: Record) -> None:
         print(_line(record, session.device, append_dtype=append_dtype), flush=True)
 
     session.say_apart(HEADLINE.format(dtype))
-    figures = session.figures_of_all(cases, each=each)
+    figures = session.figures_of_all(cases, each=print_line)
     rows = STUDY.rows(cases, figures, session.device)
     profiles = _profiles(figures, cases, session.device) if enable_profiling else {}
     for case_id, text in profiles.items():
@@ -149,11 +149,11 @@ def _backends(text: str | None) -> list[str]:
     return [] if text is None else names_in(text, "--backend", "backend", BACKENDS)
 
 
-def _predefined(asked: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:
+def _predefined(axes: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:
     """Return the values of TorchTensorOpsBench's list; reductions have no in-place form."""
     names = [f"{op}_" if inplace and f"{op}_" in OPERATORS else op for op in PREDEFINED]
     return [
-        with_usual(op, **{k: v for k, v in asked.items() if k != "shape2" or asks(op, "shape2")})
+        with_usual(op, **{k: v for k, v in axes.items() if k != "shape2" or asks(op, "shape2")})
         for op in names
     ]
 
@@ -164,17 +164,17 @@ def _of_models(dtype: str, *, inplace: bool) -> list[dict[str, Param]]:
     return [{**values, "precision": dtype} for values in model_operators()]
 
 
-def _one(
+def _operator(
     op: str,
     op_type: str | None,
-    asked: dict[str, str | None],
-    manner: dict[str, Param],
+    axes: dict[str, str | None],
+    variant: dict[str, Param],
     *,
     inplace: bool,
 ) -> dict[str, Param]:
     name = resolved(op, op_type, inplace=inplace)
-    values: dict[str, Param | None] = {**manner, **asked}
-    if not asks(name, "shape2"):  # which the tool takes and does not need
+    values: dict[str, Param | None] = {**variant, **axes}
+    if not asks(name, "shape2"):  # the tool accepts one and ignores it
         values.pop("shape2")
     layout = values.pop("layout")
     if isinstance(layout, str):
@@ -209,11 +209,11 @@ def _line(record: Record, device: Hardware, *, append_dtype: bool) -> str:
     """Return the tool's line of one operator."""
     from bench_lib.studies.figures import figures_of
 
-    seen = figures_of(record, device)
+    figures = figures_of(record, device)
     name = label(record.case, append_dtype=append_dtype)
-    if seen.step_s is None or not seen.items_per_step:
-        return f"{name:45} : {seen.status}: {seen.reason}"
-    return LINE.format(name, seen.step_s / seen.items_per_step * 1e3)
+    if figures.step_s is None or not figures.items_per_step:
+        return f"{name:45} : {figures.status}: {figures.reason}"
+    return LINE.format(name, figures.step_s / figures.items_per_step * 1e3)
 
 
 def _profiles(
@@ -226,7 +226,7 @@ def _profiles(
     from bench_lib.launch.wire import ProfileRequest
 
     tables = {}
-    for case in (case for case, seen in zip(cases, figures, strict=True) if seen.is_measured):
+    for case in (case for case, result in zip(cases, figures, strict=True) if result.is_measured):
         say(f"profiling {case.id}")
         with temporary_folder() as folder:
             try:

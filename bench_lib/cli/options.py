@@ -18,7 +18,7 @@ T = TypeVar("T")
 TYPED = "COMMANDLINE"
 """The source of a value that was typed, as click calls it."""
 MOST = 0.5
-"""A tolerance above this is a slip of the pen."""
+"""A tolerance above this is taken for a mistake."""
 
 
 def share_of(text: str, option: str, *, most: float = MOST, zero: bool = False) -> float:
@@ -34,13 +34,13 @@ def share_of(text: str, option: str, *, most: float = MOST, zero: bool = False) 
     share = value / 100 if percent else value
     if 0 < share <= most or (zero and share == 0):
         return share
-    words = text if percent else f"{text} is {share:.0%}"
-    why = f"{words}; it must be {'0 or more' if zero else 'above 0'} and at most {most:.0%}"
+    amount = text if percent else f"{text} is {share:.0%}"
+    message = f"{amount}; it must be {'0 or more' if zero else 'above 0'} and at most {most:.0%}"
     if not math.isfinite(value):
-        why = f"{text!r} is not a share; write it as 1% or 0.01"
+        message = f"{text!r} is not a share; write it as 1% or 0.01"
     elif not percent and most < value <= 100 * most:
-        why = f"{words}; did you mean {text}%?"
-    raise typer.BadParameter(why, param_hint=option)
+        message = f"{amount}; did you mean {text}%?"
+    raise typer.BadParameter(message, param_hint=option)
 
 
 def seconds_of(text: str, option: str) -> float:
@@ -54,70 +54,69 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def given(context: typer.Context, names: Iterable[str]) -> list[str]:
-    """Return which of these parameters stand on the command line, as people write them."""
-    known: dict[str, Any] = {each.name or "": each for each in context.command.params}
+    """Return which of these parameters are on the command line, as users write them."""
+    params: dict[str, Any] = {p.name or "": p for p in context.command.params}
     sources = {name: context.get_parameter_source(name) for name in names}
-    there = [known[name] for name, source in sources.items() if source and source.name == TYPED]
+    typed = [params[name] for name, source in sources.items() if source and source.name == TYPED]
     return [
-        each.metavar or each.name.upper() if each.param_type_name == "argument" else each.opts[0]
-        for each in there
+        p.metavar or p.name.upper() if p.param_type_name == "argument" else p.opts[0] for p in typed
     ]
 
 
-def refuse(context: typer.Context, names: Iterable[str], why: str) -> None:
-    """Raise UserError where one of these parameters stands on the command line."""
+def refuse(context: typer.Context, names: Iterable[str], reason: str) -> None:
+    """Raise UserError where one of these parameters is on the command line."""
     if flags := given(context, names):
-        raise UserError(f"{', '.join(flags)}: {why}; leave it out")
+        raise UserError(f"{', '.join(flags)}: {reason}; leave it out")
 
 
 def known(value: str, names: Iterable[str], option: str) -> str:
     """Return a value that is one of some names; raises typer.BadParameter for any other."""
-    if value in (there := list(names)):
+    if value in (choices := list(names)):
         return value
-    raise typer.BadParameter(f"{value!r} is not one of {', '.join(there)}", param_hint=option)
+    raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}", param_hint=option)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command that takes dataclasses as typer needs it: with an option for each field.
 
-    The options stand where the dataclass stands among the parameters.
+    The options take the place of the dataclass among the parameters.
     """
 
     @functools.wraps(command)
-    def told(**values: Any) -> None:
+    def wrapper(**values: Any) -> None:
         command(**_gathered(command, values))
 
     parameters = list(_spread(command))
-    told.__annotations__ = {each.name: each.annotation for each in parameters}
-    vars(told)["__signature__"] = inspect.Signature(parameters)  # what typer reads
-    return told
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    vars(wrapper)["__signature__"] = inspect.Signature(parameters)  # what typer reads
+    return wrapper
 
 
-def _spread(taker: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+def _spread(target: Callable[..., Any]) -> Iterator[inspect.Parameter]:
     """Yield the parameters of a command or dataclass, those of a dataclass in its place."""
-    hints = get_type_hints(taker, include_extras=True)
-    for each in inspect.signature(taker).parameters.values():
-        hint = hints[each.name]
+    hints = get_type_hints(target, include_extras=True)
+    for parameter in inspect.signature(target).parameters.values():
+        hint = hints[parameter.name]
         if isinstance(hint, type) and is_dataclass(hint):
-            yield from (own.replace(kind=inspect.Parameter.KEYWORD_ONLY) for own in _spread(hint))
+            yield from (p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in _spread(hint))
         else:
-            yield each.replace(annotation=hint)
+            yield parameter.replace(annotation=hint)
 
 
-def _gathered(taker: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a command or dataclass takes, its dataclasses made of their fields' values."""
-    hints = get_type_hints(taker, include_extras=True)
+def _gathered(target: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a command or dataclass takes, with its dataclasses built from ``values``."""
+    hints = get_type_hints(target, include_extras=True)
     return {
         name: hints[name](**_gathered(hints[name], values))
         if is_dataclass(hints[name])
         else values[name]
-        for name in inspect.signature(taker).parameters
+        for name in inspect.signature(target).parameters
     }
 
 
-def read(how: Callable[[str], T], text: str, option: str) -> T:
-    """Return what an option says; raises BadParameter for what cannot be read."""
+def read(parse: Callable[[str], T], text: str, option: str) -> T:
+    """Return an option's parsed value; raises BadParameter where it cannot be parsed."""
     try:
-        return how(text)
+        return parse(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error

@@ -34,41 +34,41 @@ DEFAULT_BASELINES = Path("baselines")
 
 
 def picked(source: object, names: str) -> dict[str, Any]:
-    """Return fields and properties of an object by their names, which stand in one text."""
+    """Return fields and properties of an object by their names, separated by spaces."""
     return {name: getattr(source, name) for name in names.split()}
 
 
 class ShownStream:
-    """A stream on which nothing that anybody wrote steers the terminal.
+    """A stream that keeps other people's text from controlling the terminal.
 
     Files that are shown come from other people: a history that was pulled, a baseline in a pull
     request, a profile.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        """Write to ``stream`` what may be shown."""
+        """Write to ``stream``."""
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
-        """Be the stream in all else."""
+        """Return the stream's own attribute in all other cases."""
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text without what would steer a terminal."""
+        """Write a text without what would control a terminal."""
         return self._stream.write(printable(text))
 
 
 def _shown(stream: TextIO | None) -> Any:
-    if stream is None:  # as Python has it for one that was closed
+    if stream is None:  # it was closed when Python started
         return stream
     if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
-        reconfigure(errors="backslashreplace")  # a terminal may have fewer letters
+        reconfigure(errors="backslashreplace")  # the encoding may lack characters
     return ShownStream(stream)
 
 
 @contextlib.contextmanager
 def shown() -> Iterator[None]:
-    """Have all that is printed meanwhile be shown and steer no terminal."""
+    """Keep what is printed meanwhile from controlling the terminal or failing to encode."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = map(_shown, before)
     try:
@@ -79,7 +79,7 @@ def shown() -> Iterator[None]:
 
 def tell(answer: Answer, *, json: bool = False, markdown: bool = False) -> NoReturn:
     """Print an answer in one form, and leave with its exit status."""
-    with contextlib.suppress(BrokenPipeError):  # the reader had enough, and the status stays
+    with contextlib.suppress(BrokenPipeError):  # the reader left, and the status stays
         show(answer, json=json, markdown=markdown)
     raise typer.Exit(answer.exit_status)
 
@@ -94,7 +94,8 @@ def show(answer: Answer, *, json: bool = False, markdown: bool = False) -> None:
             reconfigure(encoding="utf-8")
     else:
         text = render.as_markdown(answer) if markdown else render.as_text(answer, _width())
-    sys.stdout.write(text.removesuffix("\n") + "\n" * bool(text))
+    if text:
+        sys.stdout.write(text.removesuffix("\n") + "\n")
     sys.stdout.flush()
 
 
@@ -105,9 +106,8 @@ def _width() -> int:
 def one_form(**forms: bool) -> None:
     """Raise UserError if several forms of one answer are requested."""
     if sum(forms.values()) > 1:
-        raise UserError(
-            f"{' and '.join(f'--{each}' for each in forms)} exclude each other; name one"
-        )
+        options = " and ".join(f"--{form}" for form in forms)
+        raise UserError(f"{options} exclude each other; name one")
 
 
 def write(path: Path, text: str) -> None:
@@ -122,5 +122,5 @@ def write(path: Path, text: str) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line beside the answer."""
+    """Print a line on stderr."""
     print(line, file=sys.stderr, flush=True)

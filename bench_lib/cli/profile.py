@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TORCH, RANGES = "torch", "ranges"
 ROCM_S = ("rocm", "rocprofv3")
 RETIRED = ("rocprof", "rocprofv2")
-"""AMD's profilers in whose place rocprofv3 runs."""
+"""AMD's retired profilers; rocprofv3 runs instead."""
 TOOLS = (TORCH, *ROCM_S, RANGES)
 DEFAULT_OUTPUT = Path("profiles")
 LOCK_WAIT_S = 600.0
@@ -44,7 +44,7 @@ NSYS = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0 --capture-range=nvtx"
 
 
 def profile(
-    words: typer.Context,
+    context: typer.Context,
     case: Annotated[
         str | None, typer.Argument(help="Id of a case in the matrix or in the history.")
     ] = None,
@@ -83,7 +83,7 @@ def profile(
         raise UserError(f"--steps {steps}: at least 1")
     with _ended_with_a_status():
         if diff is not None:
-            refuse(words, _MEASURING_ONLY, "--diff measures nothing")
+            refuse(context, _MEASURING_ONLY, "--diff measures nothing")
             from bench_lib.cli.kernels import difference
             from bench_lib.profiling import store
 
@@ -95,17 +95,17 @@ def profile(
             say(f"--tool {tool}: AMD has retired it; rocprofv3 runs in its place")
             tool = "rocprofv3"
         _check(tool, timeline=timeline)
-        found = case_of(case, matrix, history)
-        folder = output or DEFAULT_OUTPUT / found.id
+        chosen = case_of(case, matrix, history)
+        folder = output or DEFAULT_OUTPUT / chosen.id
         if tool == RANGES:
-            _hand_over(found, folder, steps or STEPS)
+            _hand_over(chosen, folder, steps or STEPS)
             return
 
         def progress(line: str) -> None:
             say(f"{time.monotonic() - began:5.1f} s  {line}")
 
-        seen = look(
-            found,
+        result = look(
+            chosen,
             folder,
             tool,
             progress,
@@ -114,15 +114,15 @@ def profile(
         )
         from bench_lib.cli.kernels import answer_of
 
-        tell(answer_of(seen, top), json=json)
+        tell(answer_of(result, top), json=json)
 
 
 def _check(tool: str, *, timeline: bool) -> None:
     from bench_lib import backends
 
-    known = dict.fromkeys((*TOOLS, *(name for each in backends.profilers() for name in each.names)))
-    if tool not in known:
-        raise UserError(f"--tool {tool!r}: choose from {', '.join(known)}")
+    tools = dict.fromkeys((*TOOLS, *(name for p in backends.profilers() for name in p.names)))
+    if tool not in tools:
+        raise UserError(f"--tool {tool!r}: choose from {', '.join(tools)}")
     if timeline and tool in (TORCH, RANGES):
         raise UserError("--timeline: --tool rocm leaves one; torch's Chrome trace is one already")
 
@@ -140,7 +140,7 @@ def look(
     timeline: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> CaseProfile:
-    """Look into a case on the first device, with ``variables`` in the worker's environment.
+    """Profile a case on the first device, with ``variables`` in the worker's environment.
 
     Raises CaseSkipped, CaseFault, LaunchError, DeviceBusyError or UnprofiledError.
     """
@@ -158,8 +158,8 @@ def look(
     if str(case.params.get("compile_mode", "eager")) not in ("eager", "graph"):
         say("compiling with cold caches takes 1 to 3 minutes, max-autotune 5 to 10")
     # Ranks see all devices, and choose.
-    own = visibility(device) if case.launch.ranks == 1 else {}
-    environment = {**own, **(variables or {})} or None
+    visible = visibility(device) if case.launch.ranks == 1 else {}
+    environment = {**visible, **(variables or {})} or None
     lock = DeviceLock(device)
     lock.acquire(LOCK_WAIT_S, say)
     try:
@@ -182,12 +182,11 @@ def look(
 
 
 def _hand_over(case: Case, folder: Path, steps: int) -> None:
-    """Print what to put behind any other profiler's command line."""
+    """Print the command to append to any other profiler's command line."""
     from bench_lib.launch.profiled import order
     from bench_lib.launch.wire import MEASURED, ProfileRequest
 
-    words = shlex.join(order(case, folder, ProfileRequest(steps, ranges=True)))
-    print(words)
+    print(shlex.join(order(case, folder, ProfileRequest(steps, ranges=True))))
     say(
         f"put this behind a profiler's own words; the steps that count lie in the NVTX or ROCTX "
         f"range {MEASURED!r}, as in: nsys profile {NSYS} --nvtx-capture={MEASURED!r}"

@@ -22,7 +22,7 @@ from bench_lib.verdict.statistics.change import LEAST_PROCESSES, Contrast
 
 
 class Proposal:
-    """The changes of a file of baselines by accepting a run, and those that were accepted."""
+    """The changes that accepting a run makes to a baseline file, and those that were accepted."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Proposal:
 
     @property
     def refused(self) -> list[str]:
-        """Ids of the cases that something speaks against and that were not accepted."""
+        """Ids of the cases that have an objection and were not accepted."""
         return [c.case_id for c in self.changes if c.against and c.case_id not in self.taken]
 
     @property
     def around(self) -> list[str]:
         """Changes besides the values: software, caches, settings; each once."""
-        known = {**self.file.environments, **self.run.environments}
+        environments = {**self.file.environments, **self.run.environments}
         lines: dict[str, None] = {}
         pairs: list[tuple[str, str]] = []
         for change in self.changes:
@@ -91,12 +91,12 @@ class Proposal:
                     lines[f"{name} {before[name]} -> {after[name]}"] = None
             for new in _added(change.old, change.new):
                 pairs += [(old.environment, new.environment) for old in change.old.processes]
-        return list(lines | dict.fromkeys(differences(known, pairs)))
+        return list(lines | dict.fromkeys(differences(environments, pairs)))
 
     # ---- as it is shown -------------------------------------------------------------------
 
     def answer(self, command: str, *, only_shown: bool = False) -> Answer:
-        """Return a row for each case, what speaks against it, and what was accepted."""
+        """Return a row for each case, the objections, and what was accepted."""
         notes = [f"{c.case_id}: {why}" for c in self.changes if (why := c.why_not or c.against)]
         notes += [f"environment: {line}" for line in self.around]
         notes += [f"! {problem}" for problem in self.run.problems]
@@ -116,7 +116,7 @@ class Proposal:
         )
 
     def _taken(self) -> Iterator[str]:
-        """Say how much was accepted, and what somebody who accepts should know."""
+        """Yield how much was accepted, and what the person accepting should know."""
         yield f"{len(self.taken)} of {len(self.changes)} cases accepted into {self.file.path}"
         if self.refused:
             yield (
@@ -126,13 +126,13 @@ class Proposal:
         if not self.run.finished:
             yield f"run {self.run.run_id} is unfinished; it may lack cases"
         new = [change.new for change in self.taken.values() if change.new]
-        fewest = min((len(each.processes) for each in new), default=LEAST_PROCESSES)
+        fewest = min((len(baseline.processes) for baseline in new), default=LEAST_PROCESSES)
         if fewest < LEAST_PROCESSES:
             yield (
                 f"some have fewer than five processes ({fewest}), too few to estimate the "
                 "spread between processes: measure with pytest --perf-processes 5"
             )
-        if any("cold" in each.conditions.values() for each in new):
+        if any("cold" in baseline.conditions.values() for baseline in new):
             yield (
                 "the caches that choose kernels were cold when this run began; on this machine "
                 "they are warm from now on, and the next run would be INCOMPARABLE: record again"
@@ -140,24 +140,24 @@ class Proposal:
 
 
 def who() -> str | None:
-    """Return who is accepting; None if the machine has no name for them."""
+    """Return the user who is accepting; None if the machine has no name for them."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container may know no name for its user
+    except (OSError, KeyError):  # a container's user may have no name
         return None
 
 
 def _with_all_processes(change: BaselineChange, needed: int) -> BaselineChange:
-    """Note against a change that some of its processes were disturbed or left out."""
-    found = len(change.new.processes) if change.new else needed
-    if found >= needed:
+    """Add the objection to a change that it has too few undisturbed processes."""
+    count = len(change.new.processes) if change.new else needed
+    if count >= needed:
         return change
-    words = f"{found} of {needed} processes, too few to estimate the spread between processes"
-    return replace(change, against="; ".join(filter(None, (change.against, words))))
+    objection = f"{count} of {needed} processes, too few to estimate the spread between processes"
+    return replace(change, against="; ".join(filter(None, (change.against, objection))))
 
 
 def _remark(change: BaselineChange) -> str:
-    """Say in a word or two whether the new values are taken."""
+    """Return in a word or two whether the new values are accepted."""
     if change.new is None:
         return "nothing"
     notes = ["new"] if change.old is None or change.old.published else []
@@ -176,8 +176,8 @@ def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | 
     if change.new is None or change.old is None or not change.old.processes:
         return None, None
     added = replace(change.new, processes=_added(change.old, change.new))
-    both = Contrast(reading.logs(added), reading.logs(change.old))
-    verdict = judge_samples({"": both}, 0.0)[""]
+    contrast = Contrast(reading.logs(added), reading.logs(change.old))
+    verdict = judge_samples({"": contrast}, 0.0)[""]
     return verdict.ratio, verdict.interval
 
 

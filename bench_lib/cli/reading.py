@@ -26,12 +26,12 @@ def archive(history: Path) -> Archive:
     """
     from bench_lib.storage.archive import Archive
 
-    at_most_each_s, said_s = 2.0, time.monotonic()
+    interval_s, last_s = 2.0, time.monotonic()
 
     def progress(done: int, total: int) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s > at_most_each_s:
-            said_s = time.monotonic()
+        nonlocal last_s
+        if time.monotonic() - last_s > interval_s:
+            last_s = time.monotonic()
             print(f"bench-lib: read {done} of {total} runs that are new", file=sys.stderr)
 
     return Archive(history, progress=progress)
@@ -49,30 +49,30 @@ def cases_of(matrix: Path) -> dict[str, Case]:
 
 
 def case_of(case_id: str, matrix: Path, history: Path) -> Case:
-    """Return a case of the matrix, or else as the newest run that tried it has it.
+    """Return a case of the matrix, or else of the newest run that tried it.
 
     Raises UserError where neither has it, and MatrixError.
     """
     from bench_lib.storage.runs import Runs
 
-    known = cases_of(matrix)
-    if case_id in known:
-        return known[case_id]
+    cases = cases_of(matrix)
+    if case_id in cases:
+        return cases[case_id]
     if (tried := Runs(history).record(case_id)) is not None:
         return tried.case
-    hint = meant(case_id, known) or "name another with --matrix FILE"
+    hint = meant(case_id, cases) or "name another with --matrix FILE"
     raise UserError(f"no case {case_id!r} in {matrix}, nor in a run in {history}; {hint}")
 
 
-def near(case_id: str, known: Iterable[str]) -> list[str]:
+def near(case_id: str, ids: Iterable[str]) -> list[str]:
     """Return up to three ids that look like one."""
-    return difflib.get_close_matches(case_id, sorted(known), n=3)
+    return difflib.get_close_matches(case_id, sorted(ids), n=3)
 
 
-def meant(case_id: str, known: Iterable[str]) -> str:
-    """Ask whether an id like this one was meant; empty where none is like it."""
-    found = near(case_id, known)
-    return f"did you mean {' or '.join(found)}?" if found else ""
+def meant(case_id: str, ids: Iterable[str]) -> str:
+    """Return a question that suggests similar ids; empty where there are none."""
+    matches = near(case_id, ids)
+    return f"did you mean {' or '.join(matches)}?" if matches else ""
 
 
 RUNS: list[Column[RunLine]] = [

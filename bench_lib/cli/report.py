@@ -61,7 +61,7 @@ def report(
     if json and to_stdout:
         raise UserError("--json and --markdown - both print; give --markdown a file")
     archive = reading.archive(history)
-    # Without the default folder nothing was measured, which a job reports after one that failed.
+    # Only the default folder may be missing: CI reports also after a job that measured nothing.
     if archive.folder != DEFAULT_HISTORY and not archive.folder.is_dir():
         raise UserError(f"there is no folder {archive.folder}; name the one that holds the runs")
     night = gather(archive, baselines, runs=run or (), days=days, asked=utc_now())
@@ -70,8 +70,8 @@ def report(
 
         write(html, pages.page(night))
     if markdown is not None:
-        where = link if link is not None else _run_of_actions()
-        text = overview.as_markdown(night, link=where)
+        url = link if link is not None else _run_of_actions()
+        text = overview.as_markdown(night, link=url)
         if to_stdout:
             print(text)
         else:

@@ -80,51 +80,52 @@ class ScalingOptions:
 
 @grouped
 def scaling(
-    words: typer.Context,
+    context: typer.Context,
     what: Annotated[str, typer.Argument(help="mnist, or network (with --network).")],
     *,
-    asked: ScalingOptions,
+    options: ScalingOptions,
     keeping: Keeping,
 ) -> None:
     """Measure speed-up and efficiency over threads, processes and GPUs; fit the laws of it."""
     known(what, (MNIST, NETWORK), "WHAT")
-    others = OF_NETWORKS if what == MNIST else OF_MNIST
-    refuse(words, others, f"scaling {what} does not use it")
-    if asked.weak and asked.strong:
+    unused = OF_NETWORKS if what == MNIST else OF_MNIST
+    refuse(context, unused, f"scaling {what} does not use it")
+    if options.weak and options.strong:
         raise UserError("--weak and --strong exclude each other; choose one")
-    check_limit(asked.time_limit)
-    study = _Study(what, asked, keeping)
-    (_measure_mnist if what == MNIST else _measure_network)(study, asked)
+    check_limit(options.time_limit)
+    study = _Study(what, options, keeping)
+    (_measure_mnist if what == MNIST else _measure_network)(study, options)
     study.tell_all()
 
 
 # ---- what is measured ---------------------------------------------------------------------
 
 
-def _measure_network(study: _Study, asked: ScalingOptions) -> None:
+def _measure_network(study: _Study, options: ScalingOptions) -> None:
     """Measure a network over ranks, one a GPU, or a CPU's core where there is none."""
     from bench_lib import backends
     from bench_lib.launch.catalogue import network_sizes
     from bench_lib.studies.scaling import GPUS, RANKS, powers_of_two
 
-    if asked.network is None:
+    if options.network is None:
         raise UserError("scaling network needs --network NAME")
-    own = {**asked.values, "task": asked.task, "network": asked.network}
-    template = Template(network_sizes(), own, time_limit_s=asked.time_limit)
-    template.case()  # refused before anything runs
+    common = {**options.values, "task": options.task, "network": options.network}
+    template = Template(network_sizes(), common, time_limit_s=options.time_limit)
+    template.case()  # raises before anything runs
     is_gpu = backends.is_gpu(study.device)
     cores, launched = study.device.compute_units or 1, ranks_launched()
-    numbers = powers_of_two(asked.at_most or launched or (len(study.devices) if is_gpu else cores))
-    if launched is not None and asked.at_most is None:
+    limit = options.at_most
+    numbers = powers_of_two(limit or launched or (len(study.devices) if is_gpu else cores))
+    if launched is not None and limit is None:
         numbers = sorted({*numbers, launched})
-    if asked.ranks is not None:
-        chosen = numbers_in(asked.ranks, "--ranks")
-        numbers = sorted({1, *(n for n in chosen if asked.at_most is None or n <= asked.at_most)})
+    if options.ranks is not None:
+        chosen = numbers_in(options.ranks, "--ranks")
+        numbers = sorted({1, *(n for n in chosen if limit is None or n <= limit)})
     way, available = (GPUS, None) if is_gpu else (RANKS, cores)
     study.measure(study.device, lambda values: template.case(**values), {way: numbers}, available)
 
 
-def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
+def _measure_mnist(study: _Study, options: ScalingOptions) -> None:
     """Measure a small network on MNIST, from one thread to all GPUs."""
     from bench_lib import backends
     from bench_lib.studies.scaling import GPUS, OVER, THREADS, powers_of_two
@@ -132,26 +133,26 @@ def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
     gpus = [device for device in study.devices if backends.is_gpu(device)]
     machine = backends.this_cpu() if gpus else study.device
     ways = list(OVER if gpus else OVER[:2])
-    if asked.over is not None:
-        ways = names_in(asked.over, "--over", "way to have more workers", OVER)
-    own: dict[str, Param] = {
-        **asked.values,
+    if options.over is not None:
+        ways = names_in(options.over, "--over", "way to have more workers", OVER)
+    common: dict[str, Param] = {
+        **options.values,
         "dataset": "mnist",
         "network": "cnn",
         "feed": "loader",
-        "workers": asked.workers,
-        "epochs": asked.epochs,
+        "workers": options.workers,
+        "epochs": options.epochs,
     }
-    base = Case("", "", time_limit_s=asked.time_limit or LONG_S)
+    base = Case("", "", time_limit_s=options.time_limit or LONG_S)
 
     def case_of(values: Mapping[str, Param]) -> Case:
-        return training_case(base, **{**own, **values})
+        return training_case(base, **{**common, **values})
 
-    case_of({})  # refused before anything runs
+    case_of({})  # raises before anything runs
     cores, launched = machine.compute_units or 1, ranks_launched()
     most = dict.fromkeys(ways, launched or cores)
     most |= {THREADS: cores, GPUS: launched or max(1, len(gpus))}
-    numbers = {way: powers_of_two(asked.at_most or most[way]) for way in ways}
+    numbers = {way: powers_of_two(options.at_most or most[way]) for way in ways}
     on_gpus = {GPUS: numbers.pop(GPUS)} if GPUS in numbers else {}
     study.measure(machine, case_of, numbers, cores)
     study.measure(gpus[0] if gpus else machine, case_of, on_gpus, None if gpus else 0)
@@ -163,14 +164,14 @@ def _measure_mnist(study: _Study, asked: ScalingOptions) -> None:
 class _Study(Measuring):
     """Points on one or two devices, measured and then reported together."""
 
-    def __init__(self, what: str, asked: ScalingOptions, keeping: Keeping) -> None:
+    def __init__(self, what: str, options: ScalingOptions, keeping: Keeping) -> None:
         from bench_lib.backends import detect
         from bench_lib.studies.scaling import STRONG, WEAK
 
         self.devices = detect()
         super().__init__("scaling", self.devices[0], keeping)
-        self._what, self._asked = what, asked
-        is_strong = asked.strong or (what == MNIST and not asked.weak)
+        self._what, self._options = what, options
+        is_strong = options.strong or (what == MNIST and not options.weak)
         self._kind = STRONG if is_strong else WEAK
         self._points: list[ScalingPoint] = []
 
@@ -181,22 +182,22 @@ class _Study(Measuring):
         numbers: Mapping[str, Sequence[int]],
         available: int | None,
     ) -> None:
-        """Measure numbers of workers, by the way to have more of them, on a device."""
+        """Measure numbers of workers, by what the workers are, on a device."""
         from bench_lib.studies.scaling import cases_of, points
 
         new = [
             point
             for way, workers in numbers.items()
             for point in points(
-                case_of, self._asked.batch_size, way, self._kind, workers, available=available
+                case_of, self._options.batch_size, way, self._kind, workers, available=available
             )
         ]
         self._points += new
         if cases := cases_of(new):
             self.device = device
-            processes = self._asked.processes
-            words = f", {processes} times" if processes > 1 else ""
-            self.figures_of_all(cases, words, processes=processes)
+            processes = self._options.processes
+            remark = f", {processes} times" if processes > 1 else ""
+            self.figures_of_all(cases, remark, processes=processes)
 
     def tell_all(self) -> NoReturn:
         """Print the result and leave.

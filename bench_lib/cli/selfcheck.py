@@ -52,15 +52,15 @@ def selfcheck(
     share = share_of(tolerance, "--tolerance")
     device = backends.detect()[0]
     planted = _shares(effects)
-    usual = DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE
-    network = _network(case or usual, matrix)
+    default = DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE
+    network = _network(case or default, matrix)
     about_s = (processes + 1) * least_s([network], len(planted))
     say(
         f"{network.id} on {device.key}: {processes} fresh processes, each clean and with "
         f"{', '.join(f'{e:.1%}' for e in planted if e)} planted; about {duration(about_s)}"
     )
     with opened(device, Settings(judged=False, say=say)) as engine:
-        found = check.check(
+        result = check.check(
             engine.held,
             network,
             on_gpu=backends.is_gpu(device),
@@ -69,7 +69,7 @@ def selfcheck(
             tolerance=share,
             say=say,
         )
-    tell(_answer(found, device.key), json=json)
+    tell(_answer(result, device.key), json=json)
 
 
 def _network(case_id: str, matrix: Path) -> Case:
@@ -94,58 +94,58 @@ def _shares(text: str) -> list[float]:
 
 
 _EFFECTS: list[Column[Effect]] = [
-    Column("planted", lambda each: each.planted, SHARE),
-    Column("measured", lambda each: each.measured, FINE_SHARE),
-    Column("found", lambda each: each.found, SHARE, "against a baseline"),
-    Column("found_in_turns", lambda each: each.found_in_turns, SHARE, "in turns"),
+    Column("planted", lambda effect: effect.planted, SHARE),
+    Column("measured", lambda effect: effect.measured, FINE_SHARE),
+    Column("found", lambda effect: effect.found, SHARE, "against a baseline"),
+    Column("found_in_turns", lambda effect: effect.found_in_turns, SHARE, "in turns"),
     *columns("", "detectable detectable_in_turns"),
 ]
 
 
-def _answer(found: Selfcheck, key: str) -> Answer:
+def _answer(result: Selfcheck, key: str) -> Answer:
     from bench_lib.studies.selfcheck import CANDIDATES
 
-    clean = found.effects[0]
+    clean = result.effects[0]
     return Answer(
         command="selfcheck",
-        tables={"effects": Table(_EFFECTS, found.effects)},
+        tables={"effects": Table(_EFFECTS, result.effects)},
         notes=[
             (
-                f"{found.case.id} on {key}: {found.processes} processes, {seconds(found.step_s)} "
-                f"a step, {found.between:.2%} between processes"
+                f"{result.case.id} on {key}: {result.processes} processes, {seconds(result.step_s)}"
+                f" a step, {result.between:.2%} between processes"
             ),
             (
                 f"five baseline and {CANDIDATES} candidate processes, tolerance "
-                f"{found.tolerance:.2%}: slowdowns of {clean.detectable:.2%} are found nine times "
+                f"{result.tolerance:.2%}: slowdowns of {clean.detectable:.2%} are found nine times "
                 f"in ten, by the judge's own estimate; {CANDIDATES} pairs in turns: "
                 f"{clean.detectable_in_turns:.2%}"
             ),
-            _conclusion(found),
+            _conclusion(result),
         ],
         about={
-            **picked(found, "tolerance processes step_s between false visible visible_in_turns"),
-            "case_id": found.case.id,
+            **picked(result, "tolerance processes step_s between false visible visible_in_turns"),
+            "case_id": result.case.id,
             "hardware_key": key,
-            "holds": found.holds,
+            "holds": result.holds,
         },
-        exit_status=0 if found.holds else 1,
+        exit_status=0 if result.holds else 1,
     )
 
 
-def _conclusion(found: Selfcheck) -> str:
-    if found.false:
+def _conclusion(result: Selfcheck) -> str:
+    if result.false:
         return "FALSE ALARM: a clean step was called slower, so verdicts here cannot be trusted"
-    if not found.is_as_planned:
+    if not result.is_as_planned:
         return (
             "NO ANSWER: the delays took much longer or shorter than planned, so the machine was "
             "busy; try again when it is idle"
         )
-    seen = {"against a baseline": found.visible, "in turns": found.visible_in_turns}
-    if blind := [how for how, smallest in seen.items() if smallest is None]:
-        largest = found.effects[-1].planted
+    visible = {"against a baseline": result.visible, "in turns": result.visible_in_turns}
+    if blind := [how for how, smallest in visible.items() if smallest is None]:
+        largest = result.effects[-1].planted
         return (
             f"CANNOT DETECT {largest:.1%} reliably {' or '.join(blind)}; stop other programs, or "
             "give the cases a wider tolerance"
         )
-    words = " and ".join(f"{smallest:.1%} {how}" for how, smallest in seen.items())
-    return f"passed: no false alarm; the smallest delay found reliably is {words}"
+    text = " and ".join(f"{smallest:.1%} {how}" for how, smallest in visible.items())
+    return f"passed: no false alarm; the smallest delay found reliably is {text}"

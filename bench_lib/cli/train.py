@@ -103,14 +103,14 @@ class Trained:
     ] = None
 
     def usual(self, **values: Any) -> Trained:
-        """Return these with the usual values where none are given."""
+        """Return these options with defaults where none are given."""
         missing = {name: value for name, value in values.items() if getattr(self, name) is None}
         return replace(self, **missing)
 
 
 @grouped
 def train(
-    words: typer.Context,
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help=f"{CIFAR_100} or {TABLE}.")],
     *,
     trained: Trained,
@@ -123,7 +123,8 @@ def train(
     cifar10-table trains whole epochs on 1, 2, 4 ... GPUs: times, accuracies, memory, speed-up.
     """
     known(name, (CIFAR_100, TABLE), "NAME")
-    refuse(words, OF_TABLE if name == CIFAR_100 else OF_CIFAR_100, f"train {name} does not use it")
+    unused = OF_TABLE if name == CIFAR_100 else OF_CIFAR_100
+    refuse(context, unused, f"train {name} does not use it")
     check_limit(trained.time_limit)
     (_cifar100 if name == CIFAR_100 else _cifar10_table)(trained, source, keeping)
 
@@ -132,33 +133,33 @@ def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> Non
     from bench_lib.backends import detect
     from bench_lib.studies import training
 
-    own = trained.usual(
+    options = trained.usual(
         network="resnet", precision="automixed", batch_size=256, feed="loader", time_limit=600.0
     )
-    (ranks, *others) = numbers_in(own.ranks or str(ranks_launched() or 1), "--ranks")
+    (ranks, *others) = numbers_in(options.ranks or str(ranks_launched() or 1), "--ranks")
     if others:
         raise UserError("--ranks: train cifar100 takes one number")
     values: dict[str, Param] = {
         "dataset": "cifar100",
         "ranks": ranks,
-        **_common(own, source),
+        **_common(options, source),
     }
-    together = max(1, own.batch_size or 0) * ranks
-    steps = own.max_epochs * max(1, DATASETS["cifar100"].train // together)
-    steps = min(own.max_steps, steps)
-    iterations = -(-steps // _at_once(own, source))
+    global_batch = max(1, options.batch_size or 0) * ranks
+    steps = options.max_epochs * max(1, DATASETS["cifar100"].train // global_batch)
+    steps = min(options.max_steps, steps)
+    iterations = -(-steps // _batches_per_step(options, source))
     sampling = Sampling(iterations=iterations, max_iterations=iterations)
-    base = Case("", "", time_limit_s=own.time_limit or 0.0)
+    base = Case("", "", time_limit_s=options.time_limit or 0.0)
     cases = training.three_cases(values, replace(base, sampling=sampling), base)
     session = Measuring("train-cifar100", detect()[0], keeping, source.variables)
 
-    def each(record: Record) -> None:
+    def print_steps(record: Record) -> None:
         if record.case.id == cases[training.TOGETHER].id:
             for line in training.step_lines(record)[:steps]:
                 print(line, flush=True)
 
-    seen = session.figures_of_all(list(cases.values()), each=each)
-    rows = training.CIFAR_100.rows([*cases.values()], seen, session.device)
+    figures = session.figures_of_all(list(cases.values()), each=print_steps)
+    rows = training.CIFAR_100.rows([*cases.values()], figures, session.device)
     session.say_apart()
     session.conclude(training.CIFAR_100, rows)
 
@@ -169,46 +170,46 @@ def _cifar10_table(trained: Trained, source: TrainingSource, keeping: Keeping) -
 
     if trained.steps is not None and trained.epochs is not None:
         raise UserError("--steps and --epochs exclude each other; choose one")
-    own = trained.usual(
+    options = trained.usual(
         network="resnet50", precision="float32", batch_size=32, feed="device", time_limit=7200.0
     )
-    epochs = own.epochs or EPOCHS.get(own.network or "", 10)
-    values: dict[str, Param] = {"dataset": "cifar10", **_common(own, source)}
-    counts = COLUMNS if own.ranks is None else numbers_in(own.ranks, "--ranks")
-    if own.ranks is None and (launched := ranks_launched()) is not None:
+    epochs = options.epochs or EPOCHS.get(options.network or "", 10)
+    values: dict[str, Param] = {"dataset": "cifar10", **_common(options, source)}
+    counts = COLUMNS if options.ranks is None else numbers_in(options.ranks, "--ranks")
+    if options.ranks is None and (launched := ranks_launched()) is not None:
         counts = sorted({launched, *(count for count in COLUMNS if count < launched)})
-    base = Case("", "", time_limit_s=own.time_limit or 0.0)
-    if own.steps is None:
+    base = Case("", "", time_limit_s=options.time_limit or 0.0)
+    if options.steps is None:
         values["epochs"] = epochs
     else:
-        rounds = -(-own.steps // _at_once(own, source))
+        rounds = -(-options.steps // _batches_per_step(options, source))
         sampling = Sampling(iterations=rounds, max_iterations=rounds, checks=False)
         base = replace(base, sampling=sampling)
     cases = [training_case(base, **values, ranks=count) for count in counts]
     session = Measuring("train-cifar10-table", detect()[0], keeping, source.variables)
     rows = training.ranks_rows(cases, session.figures_of_all(cases), epochs)
-    table, notes = training.ranks_table(rows), training.ranks_notes(rows, own.steps)
+    table, notes = training.ranks_table(rows), training.ranks_notes(rows, options.steps)
     session.tell({"rows": table}, [row.figures for row in rows], notes)
 
 
-# ---- what both need -----------------------------------------------------------------------
+# ---- for both commands --------------------------------------------------------------------
 
 
-def _at_once(own: Trained, source: TrainingSource) -> int:
-    """Return how many batches are one step of the measurement: a loader's processes deliver so."""
-    return max(1, source.workers) if own.feed == "loader" else 1
+def _batches_per_step(options: Trained, source: TrainingSource) -> int:
+    """Return how many batches a measured step has: one from each of a loader's processes."""
+    return max(1, source.workers) if options.feed == "loader" else 1
 
 
-def _common(own: Trained, source: TrainingSource) -> dict[str, Param]:
-    """Return the values that both have; raises UserError for an option that cannot be meant.
+def _common(options: Trained, source: TrainingSource) -> dict[str, Param]:
+    """Return the values that both commands use; raises UserError for an invalid option.
 
-    The device's step alone is not fed: a command has it besides, and adds it itself.
+    A fixed feed is no choice: cifar100 measures the device's step alone besides.
     """
-    network, precision, feed = own.network or "", own.precision or "", own.feed or ""
+    network, precision, feed = options.network or "", options.precision or "", options.feed or ""
     if problem := one_of("--feed", FED)(feed):
         raise UserError(problem)
     values: dict[str, Param] = {
-        "batch_size": own.batch_size or 0,
+        "batch_size": options.batch_size or 0,
         "network": NETWORKS.get(network, network),
         "precision": PRECISIONS.get(precision, precision),
         "feed": feed,
