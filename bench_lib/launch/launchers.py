@@ -275,10 +275,6 @@ ALL = (
 DEFAULT = ALL[0].name
 
 
-def _named(name: str | None) -> Launcher | None:
-    return next((launcher for launcher in ALL if launcher.name == name), None)
-
-
 # --- a process's place ---------------------------------------------------------------------
 
 
@@ -352,8 +348,8 @@ def go_on_alone(place: Placement) -> None:
     Call it in one process of a command that was started several times.  That process may then use
     the others' cores.
     """
-    kept = without_ranks(os.environ)
-    for name in os.environ.keys() - kept.keys():
+    variables = without_ranks(os.environ)
+    for name in os.environ.keys() - variables.keys():
         del os.environ[name]
     os.environ.setdefault(VARIABLE, place.launcher or DEFAULT)
     os.environ[LAUNCHED_VARIABLE] = str(place.ranks)
@@ -411,9 +407,9 @@ def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
         name, *options = shlex.split(text) or [""]
     except ValueError as error:
         raise LaunchError(f"the launcher is {text!r}: {error}") from error
-    launcher = _named(name)
+    launcher = next((launcher for launcher in ALL if launcher.name == name), None)
     if launcher is None:
-        *names, last = (known.name for known in ALL)
+        *names, last = (launcher.name for launcher in ALL)
         raise LaunchError(
             f"the launcher is {text!r}; it must be {', '.join(names)} or {last}, and then "
             'perhaps words of its own, such as "srun -p gpu"'

@@ -69,7 +69,7 @@ class MeasureRequest:
     """The compiler makes these choices, in caches of their own, and tunes only other kernels; the
     process must not have measured anything before."""
     keeps: bool = True
-    """Whether compiled code stays in the user's cache folder; else it is tuned anew next time."""
+    """Whether compiled code stays in the user's cache folder; else it is tuned again next time."""
     known: Collection[str] = ()
     """Results that are not computed again: NUMERICS or COUNTS."""
     enter: Callable[[str], None] = dataclasses.field(default=lambda _phase: None, compare=False)

@@ -28,7 +28,7 @@ NETWORK = '''def {name}(setting, batch_size):
     from {module} import {top}{more}
 
     torch.manual_seed(0)
-    network = {made}.to(setting.device).eval()
+    network = {expression}.to(setting.device).eval()
     inputs = {{
 {inputs}
     }}
@@ -55,14 +55,14 @@ def adopted(
         raise ValueError(f"{error}; write it as package.module:Object") from error
     args = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     fields = {"name": name, "module": module, "object": path, "top": path.split(".")[0], "more": ""}
-    made = f"{path}({args})" if isinstance(obj, type) else path
+    expression = f"{path}({args})" if isinstance(obj, type) else path
     if isinstance(obj, type) and issubclass(obj, nn.Module):
         network = _called(obj, arguments)
         needed = _needed(network.forward)
     elif hasattr(obj, "model_type") and hasattr(obj, "to_dict"):
         config = _called(obj, arguments) if isinstance(obj, type) else obj
         network = importlib.import_module("transformers").AutoModel.from_config(config)
-        needed, made = [network.main_input_name], f"AutoModel.from_config({made})"
+        needed, expression = [network.main_input_name], f"AutoModel.from_config({expression})"
         fields["more"] = "\n    from transformers import AutoModel"
     else:
         raise ValueError(
@@ -72,7 +72,7 @@ def adopted(
     inputs, guessed = _inputs(network, needed, inputs)
     guessed += ["real weights and data (both are random)", "training (this is a forward pass)"]
     fields["inputs"] = "\n".join(f'        "{key}": {_call(*inputs[key])},' for key in inputs)
-    return {"factory": NETWORK.format(made=made, **fields), "guessed": guessed}
+    return {"factory": NETWORK.format(expression=expression, **fields), "guessed": guessed}
 
 
 def _call(shape: list[int], below: int | None) -> str:

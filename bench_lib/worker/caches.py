@@ -44,7 +44,7 @@ def emptied(names: Collection[str] = tuple(FOLDERS)) -> Iterator[None]:
 
     ``names`` chooses among FOLDERS.
     """
-    with in_runners_folder() as kept, _in(Path(kept), names):
+    with in_runners_folder() as folder, _in(Path(folder), names):
         yield
 
 

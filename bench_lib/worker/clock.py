@@ -82,7 +82,7 @@ class Clock:
         return None
 
     def reset_peak(self) -> None:
-        """Start counting the peak anew."""
+        """Start counting the peak from now."""
 
     def peak_bytes(self) -> int | None:
         """Return the most bytes handed out at once since the last reset; None on a CPU."""
@@ -141,7 +141,7 @@ class GpuClock(Clock):
         return int(torch.cuda.memory_allocated(self._device))
 
     def reset_peak(self) -> None:
-        """Start counting the peak anew."""
+        """Start counting the peak from now."""
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak_bytes(self) -> int | None:

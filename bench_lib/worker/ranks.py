@@ -92,15 +92,15 @@ def leave_at_once(status: int) -> NoReturn:
 
 
 def prepared(
-    asked: int, out: Path, place: Placement, enter: Callable[[str], None]
+    ranks: int, out: Path, place: Placement, enter: Callable[[str], None]
 ) -> tuple[MeasuringContext, dict[str, Any]]:
     """Open the device and join the others; returns the measuring context and this rank's facts.
 
-    ``asked`` is the case's number of ranks.  Raises MeetingError if the ranks cannot meet,
+    ``ranks`` is the case's number of ranks.  Raises MeetingError if the ranks cannot meet,
     RuntimeError if the device does not open.
     """
-    if asked != place.ranks:
-        raise MeetingError(f"the case is of {asked} ranks, and {place.ranks} were started")
+    if ranks != place.ranks:
+        raise MeetingError(f"the case is of {ranks} ranks, and {place.ranks} were started")
     enter("open the device")
     device, description = open_device(device_index(place, os.environ))
     enter("meet the other ranks")

@@ -217,8 +217,8 @@ class _Tokens(BuiltNetwork):
         if trains:
             require_memory("the weights and what training keeps of them", STATES * part, setting)
         else:
-            kept = self.kept_bytes(spec.room)
-            require_memory("the weights, and keys and values,", weights + kept, setting)
+            cached = self.kept_bytes(spec.room)
+            require_memory("the weights, and keys and values,", weights + cached, setting)
         network = self.network(spec.dtype, divided=True)
         if spec.precision in QUANTIZED:
             # The head, which decides on the likeliest token, is not quantized.

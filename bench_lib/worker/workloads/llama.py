@@ -249,7 +249,7 @@ class Llama(nn.Module):
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, answered: int | None = None
     ) -> Tensor:
-        """Return logits (batch, length, vocabulary), or the mean loss where targets are given.
+        """Return logits (batch, length, vocabulary), or the mean loss if targets are given.
 
         Tokens and targets are (batch, length), the loss is a scalar.  Logits are of the last
         ``answered`` tokens, or of all.

@@ -284,7 +284,7 @@ class _Function:
     layout: torch.memory_format = torch.contiguous_format
     """Layout of the result, and so of its gradient."""
     exact: Callable[..., Tensor] | None = None
-    """Computes the reference, where that is another function."""
+    """Computes the reference, if that takes another function."""
 
     @property
     def wide(self) -> torch.dtype:
@@ -476,15 +476,11 @@ def _latent_decode(o: Operation, operands: _Operands) -> _Function:
 
     def attention(q: Tensor, latents: Tensor) -> Tensor:
         scores = torch.bmm(q, latents.mT) * scale
-        weights = scores.softmax(dim=-1, dtype=_softmax_dtype(q)).to(q.dtype)
+        sum_dtype = torch.promote_types(q.dtype, torch.float32)
+        weights = scores.softmax(dim=-1, dtype=sum_dtype).to(q.dtype)
         return torch.bmm(weights, latents[:, :, :latent]).unsqueeze(2)
 
     return _Function((queries, cache), attention)
-
-
-def _softmax_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype that a softmax sums in: FP32 at least."""
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _latent_prefill(o: Operation, operands: _Operands) -> _Function:
