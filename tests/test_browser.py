@@ -222,7 +222,7 @@ def test_words_are_searched_for_in_any_order(open_page) -> None:
     page = open_page("night")
     page.fill("input", "fp16 REGRESSED max")
     assert _cases(page) == ["resnet50-b64-fp16-max-autotune-infer"]
-    assert page.inner_text("#told") == "1 of 9 cases"
+    assert page.inner_text("#count") == "1 of 9 cases"
     page.fill("input", "nothing is called so")
     assert _cases(page) == []
 

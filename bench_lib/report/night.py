@@ -275,7 +275,9 @@ class Night:
         """How many entries have each status, by severity; ``not judged`` last."""
         counter = Counter(entry.status for entry in self.entries)
         named = {status.value: counter[status] for status in Status if counter[status]}
-        return {**named, **({"not judged": counter[None]} if counter[None] else {})}
+        if counter[None]:
+            named["not judged"] = counter[None]
+        return named
 
     @property
     def sentence(self) -> str:
@@ -486,7 +488,8 @@ def _on_failed(failed: Sequence[NightCase]) -> str:
             ratio, name = max(slower)
             by = f" by {'up to ' if count > 1 else ''}{ratio - 1:.1%}"
             metric = metrics.of(name)
-            by += "" if metric is metrics.LEADING else f" in {metric.name.replace('_', ' ')}"
+            if metric is not metrics.LEADING:
+                by += f" in {metric.name.replace('_', ' ')}"
         parts.append(f"{alone or count} regressed{by}")
     if count := counter[Status.ERROR]:
         parts.append(f"{alone or count} ended in an error")

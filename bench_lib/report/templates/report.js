@@ -5,17 +5,17 @@
   const rows = body ? [...body.rows] : [];
   const texts = rows.map((row) => `${row.textContent} status:${row.dataset.status}`.toLowerCase());
 
-  /** Show the rows that have every word, and say how many. */
+  /** Show the rows that have every word, and their number. */
   function filter() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
-    rows.forEach((row, at) => {
-      row.hidden = !words.every((word) => texts[at].includes(word));
+    rows.forEach((row, index) => {
+      row.hidden = !words.every((word) => texts[index].includes(word));
       shown += !row.hidden;
     });
     const count = rows.length.toLocaleString("en");
     const part = words.length ? `${shown.toLocaleString("en")} of ${count}` : count;
-    document.getElementById("told").textContent = `${part} cases`;
+    document.getElementById("count").textContent = `${part} cases`;
   }
 
   /** Sort by a column: up, down, and back to the worst first. */

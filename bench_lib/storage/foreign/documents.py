@@ -115,8 +115,10 @@ def _served(document: Document, case: str, failed: float, total: float) -> Itera
     """Yield the medians of the requests, and their rate; ``failed`` of ``total`` failed."""
     rate, limit = document.get("request_rate"), document.get("max_concurrency")
     # Without a limit on the rate, all requests come at once.
-    case += "" if rate in ("inf", math.inf, None) else f"-r{rate}"
-    case += "" if limit is None else f"-c{limit}"
+    if rate not in ("inf", math.inf, None):
+        case += f"-r{rate}"
+    if limit is not None:
+        case += f"-c{limit}"
     completed = number(document, "completed")
     values = {FIRST_TOKEN: number(document, "median_ttft_ms") / 1e3}
     if number(document, "total_output_tokens") > completed:  # otherwise each answer is one token
