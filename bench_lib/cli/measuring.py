@@ -66,9 +66,8 @@ class Measuring:
     ) -> list[Figures]:
         """Measure cases, and return their figures.
 
-        All are measured again until each was in so many fresh ``processes``.  ``remark`` follows
-        the expected duration.  Unless JSON is printed, ``each`` gets every record as soon as it
-        is measured.
+        Every case is measured in as many fresh ``processes``.  ``remark`` follows the expected
+        duration.  Unless JSON is printed, ``each`` gets every record as soon as it is measured.
         """
         from bench_lib.engine.settings import MEASURING, PLANNED
 

@@ -117,7 +117,8 @@ def ops(
         values = _of_models(dtype, inplace=inplace)
     else:
         operator = _operator("add" if op is None else op, op_type, axes, variant, inplace=inplace)
-        values = [{**operator, "backend": name} for name in _backends(backend)] or [operator]
+        names = [] if backend is None else names_in(backend, "--backend", "backend", BACKENDS)
+        values = [{**operator, "backend": name} for name in names] or [operator]
     sampling = Sampling(
         warmup_steps=num_warmup_iters, iterations=num_iters, max_iterations=num_iters
     )
@@ -142,11 +143,6 @@ def _refuse_empty(flags: Mapping[str, str | None]) -> None:
     for flag, value in flags.items():
         if value == "":
             raise UserError(f"{flag} is empty; leave it out for the default")
-
-
-def _backends(text: str | None) -> list[str]:
-    """Return the backends in a list; raises UserError."""
-    return [] if text is None else names_in(text, "--backend", "backend", BACKENDS)
 
 
 def _predefined(axes: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:

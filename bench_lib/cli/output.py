@@ -92,15 +92,14 @@ def show(answer: Answer, *, json: bool = False, markdown: bool = False) -> None:
         text = render.as_json(answer)
         if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
             reconfigure(encoding="utf-8")
+    elif markdown:
+        text = render.as_markdown(answer)
     else:
-        text = render.as_markdown(answer) if markdown else render.as_text(answer, _width())
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+        text = render.as_text(answer, width)
     if text:
         sys.stdout.write(text.removesuffix("\n") + "\n")
     sys.stdout.flush()
-
-
-def _width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
 
 
 def one_form(**forms: bool) -> None:

@@ -62,7 +62,7 @@ class Proposal:
     def accept(self, *, force: bool, processes: int = 0) -> None:
         """Write the changes that may be written.
 
-        A case of fewer than so many processes is refused too, unless ``force`` is given.
+        A case of fewer than ``processes`` is refused too, unless ``force`` is given.
         """
         self.changes = [_with_all_processes(change, processes) for change in self.changes]
         chosen = acceptance.taken(self.changes, force=force)
@@ -78,7 +78,7 @@ class Proposal:
 
     @property
     def around(self) -> list[str]:
-        """Changes besides the values: software, caches, settings; each once."""
+        """Changes other than the values: software, caches, settings; each once."""
         environments = {**self.file.environments, **self.run.environments}
         lines: dict[str, None] = {}
         pairs: list[tuple[str, str]] = []

@@ -203,7 +203,7 @@ def _batches_per_step(options: Trained, source: TrainingSource) -> int:
 def _common(options: Trained, source: TrainingSource) -> dict[str, Param]:
     """Return the values that both commands use; raises UserError for an invalid option.
 
-    A fixed feed is no choice: cifar100 measures the device's step alone besides.
+    A fixed feed cannot be chosen: cifar100 also measures the device's step alone.
     """
     network, precision, feed = options.network or "", options.precision or "", options.feed or ""
     if problem := one_of("--feed", FED)(feed):

@@ -163,7 +163,7 @@ def _reference(config: pytest.Config) -> Side | None:
         raise pytest.UsageError(f"perf_reference: {error}") from error
     folder = config.rootpath if pythons is None else config.invocation_params.dir
     path = Path(folder, Path(python).expanduser()).absolute()
-    # A bare name is looked for on the PATH, unless it is an environment's folder.
+    # A bare name is looked up on the PATH, unless it is an environment's folder.
     if not prefix and (path.is_dir() or Path(python).name != python):
         python = environments.interpreter(str(path))
     return Side(python, variables, prefix)

@@ -178,5 +178,5 @@ def unanswered(rows: Sequence[PairRow]) -> str:
 
 
 def expected_s(cases: Iterable[Case], pairs: int, pace: Pace) -> float:
-    """Return about how long so many pairs take, in seconds."""
+    """Return about how long ``pairs`` pairs of every case take, in seconds."""
     return pairs * 2 * sum(pace.of(case.id) or least_s([case]) for case in cases)

@@ -1,8 +1,8 @@
 """Checks the verdicts on this machine by planting known delays.
 
 Every fresh process measures the same case clean and with each delay inside its step.  Then both
-instruments answer: the baseline, for ways to split the processes into a baseline and candidates,
-and pairs in turns, each of two neighbouring processes, one clean and one delayed.  The splits of a
+methods judge: the baseline, on random splits of the processes into a baseline and candidates, and
+interleaved pairs, each of two neighbouring processes, one clean and one delayed.  The splits of a
 few processes are not independent; they show how the judge decides on values that this machine
 really produces.
 """
@@ -27,7 +27,7 @@ FEWEST = LEAST_PROCESSES + CANDIDATES
 SPLITS, PAIRINGS = 1500, 200
 SEED = 1337
 FOUND = 0.9
-"""An effect is visible where it is found in this share of the splits."""
+"""An effect counts as detected if it is found in this share of the splits."""
 CPU_UNITS, GPU_UNITS = 100, 200_000
 """Units of the shortest delay, which is measured to learn how long a unit lasts."""
 
@@ -181,7 +181,7 @@ def _planted(case: Case, effect: float, units: int) -> Case:
 def _effect(
     planted: float, slowed: Sequence[float], clean: Sequence[float], tolerance: float
 ) -> Effect:
-    """Judge a slowdown by both instruments, from the logarithms of each process's median."""
+    """Judge a slowdown by both methods, from the logarithms of each process's median."""
     against = [
         Contrast([slowed[n] for n in new], [clean[n] for n in old])
         for old, new in _splits(len(clean))

@@ -139,7 +139,7 @@ def step_lines(record: Record) -> list[str]:
 
 @dataclass(frozen=True)
 class RanksRow:
-    """Whole epochs on so many ranks; unknown figures are None."""
+    """Whole epochs on a number of ranks; unknown figures are None."""
 
     ranks: int
     figures: Figures
