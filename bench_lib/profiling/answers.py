@@ -79,13 +79,13 @@ def of_trace(trace: Trace, cost: Cost | None = None) -> list[StepAnswer]:
         *_cost(high, HOST_SLOWED if trace.busy is None else DEVICE_ONLY),
         *_operations(trace),
         *_convolutions(trace),
-        *_of_the_host(_ratio(trace), high),
+        *_host_answers(_ratio(trace), high),
     ]
     if trace.busy is None:
         return answers
     return [
         *answers,
-        *_of_the_host(_idle(trace.busy, trace.steps), high),
+        *_host_answers(_idle(trace.busy, trace.steps), high),
         *_kernels(trace.kernels, trace.steps, trace.calls),
     ]
 
@@ -117,7 +117,7 @@ def _cost(high: Cost | None, reading: str) -> Iterator[StepAnswer]:
         yield StepAnswer("time of a step", text, reading)
 
 
-def _of_the_host(answers: Iterable[StepAnswer], high: Cost | None) -> Iterator[StepAnswer]:
+def _host_answers(answers: Iterable[StepAnswer], high: Cost | None) -> Iterator[StepAnswer]:
     """Withdraw the interpretation of answers that the profiler's own time distorts."""
     for answer in answers:
         yield replace(answer, reading=UNREAD) if high is not None else answer

@@ -108,7 +108,7 @@ def diff(before: KernelTable, after: KernelTable) -> Diff:
     old, new = _by_name(before.kernels), _by_name(after.kernels)
     changes = list[KernelDifference]()
     for pair in _matched(old, new, lambda name: name if name == REST else family(name)):
-        changes += _of_family(*pair)
+        changes += _family_changes(*pair)
     for key in (called, work):
         changes += [_change(*pair) for pair in _matched(old, new, key)]
     changes += [KernelDifference(role(kernel.name), kernel, None) for kernel in old.values()]
@@ -122,7 +122,7 @@ def diff(before: KernelTable, after: KernelTable) -> Diff:
     )
 
 
-def _of_family(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[KernelDifference]:
+def _family_changes(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[KernelDifference]:
     """Compare a family by name, or as a whole if its names do not correspond."""
     if not _names_correspond(before, after):
         return [_change(before, after)]
@@ -203,7 +203,7 @@ class RoleChange:
     def words(self) -> str:
         """The kernel that changed most, with the role's sums unless it is nearly all of them."""
         first = self.changes[0]
-        named = _in_words(first)
+        named = _described(first)
         if abs(first.delta_s) >= ONE * abs(self.delta_s):
             return f"{self._kind} {named}".strip()
         before = sum(_total(change.before) for change in self.changes)
@@ -218,7 +218,7 @@ class RoleChange:
         return "" if self.role == OTHER else self.role
 
 
-def _in_words(change: KernelDifference) -> str:
+def _described(change: KernelDifference) -> str:
     before, after = change.before, change.after
     if before is None or after is None:
         kernel = after or before
@@ -268,7 +268,7 @@ def reason(profiles: Diff, step_delta_s: float | None = None) -> str:
     if step_delta_s is not None and _explains_little(profiles, step_delta_s):
         if added := _added_calls(profiles, step_delta_s):
             sentence = f"+{seconds(_sum(added))} in {profiles.what} called anew or more often: "
-            return sentence + "; ".join(_in_words(change) for change in added[:MOST])
+            return sentence + "; ".join(_described(change) for change in added[:MOST])
         rest = seconds(step_delta_s - max(0.0, profiles.delta_s))
         where = "outside torch's operations"
         if profiles.what == KERNELS:

@@ -83,7 +83,7 @@ def with_torch(
         label = f"rank {result.rank}" if len(results) > 1 else ""
         say(f"read the trace{label and f' of {label}'}")
         try:
-            ranks.append(_in_trace(result, label, folder, device))
+            ranks.append(_rank_work(result, label, folder, device))
         except traces.TraceError as error:
             problems.append(str(error))
     if not ranks:
@@ -93,7 +93,7 @@ def with_torch(
     return _saved(replace(profile, files=files, problems=problems), results)
 
 
-def _in_trace(result: Profiled, label: str, folder: Path, device: Hardware) -> ProfiledWork:
+def _rank_work(result: Profiled, label: str, folder: Path, device: Hardware) -> ProfiledWork:
     assert result.trace is not None
     path = folder / result.trace
     trace = traces.read(path, needs_device=backends.is_gpu(device))
@@ -147,7 +147,7 @@ def with_vendors(
         raise UnprofiledError("; ".join(problems))
     alone = len(outcome.processes) == 1
     processes = [
-        _of_process(p, results[0], profiler.tool, "" if alone else f"process {p.label}")
+        _tool_work(p, results[0], profiler.tool, "" if alone else f"process {p.label}")
         for p in outcome.processes
     ]
     files = {f"what {profiler.tool} wrote": output}
@@ -156,7 +156,7 @@ def with_vendors(
     return _saved(replace(profile, files=files, problems=problems), results)
 
 
-def _of_process(process: ProfiledProcess, result: Profiled, tool: str, label: str) -> ProfiledWork:
+def _tool_work(process: ProfiledProcess, result: Profiled, tool: str, label: str) -> ProfiledWork:
     # Without ranges, the profile includes the warm-up steps.
     steps = result.steps if process.ranges else result.steps_in_all or result.steps
     step_answers = answers.of_kernels(process.kernels, steps, process.calls)

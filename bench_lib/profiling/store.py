@@ -68,7 +68,7 @@ def load(source: str) -> Profile:
     """Read a profile: a folder, ``kernels.json`` or a trace; raises ProfileError or TraceError."""
     path = Path(source)
     if path.is_dir():
-        path = _in_folder(path)
+        path = _profile_in(path)
     if not os.path.lexists(path):
         raise ProfileError(
             f"there is no {path}; name a folder of bench-lib profile, a {FILE} or a trace (.json "
@@ -81,7 +81,7 @@ def load(source: str) -> Profile:
     raise ProfileError(f"{path} is no JSON; name a {FILE} or a trace")
 
 
-def _in_folder(folder: Path) -> Path:
+def _profile_in(folder: Path) -> Path:
     """Return the topmost ``kernels.json`` in a folder, or else the topmost trace."""
     for pattern in (FILE, "*.json.gz"):
         if matches := sorted(folder.rglob(pattern), key=lambda path: (len(path.parts), path)):
@@ -113,8 +113,8 @@ def _decoded(path: Path) -> Profile:
 def compare(before: str, after: str) -> ProfileComparison:
     """Compare two sources as ``load`` takes them; raises UserError."""
     a, b = load(before), load(after)
-    if _is_of_the_host(a) != _is_of_the_host(b):
-        host, device = (before, after) if _is_of_the_host(a) else (after, before)
+    if _is_host_profile(a) != _is_host_profile(b):
+        host, device = (before, after) if _is_host_profile(a) else (after, before)
         raise ProfileError(
             f"{host} holds no device events but operations of the CPU, and {device} has kernels: "
             "record it where torch sees the GPU, with activities=[ProfilerActivity.CPU, "
@@ -124,7 +124,7 @@ def compare(before: str, after: str) -> ProfileComparison:
     return ProfileComparison(a, b, change, reason(change), list(_remarks(a, b)))
 
 
-def _is_of_the_host(profile: Profile) -> bool:
+def _is_host_profile(profile: Profile) -> bool:
     return profile.kernels.source == traces.HOST_SOURCE
 
 

@@ -293,16 +293,16 @@ def _own_times(events: Sequence[_Event]) -> Iterable[tuple[str, float]]:
         stack: list[tuple[_Event, float]] = []
         for event in sorted(thread, key=lambda e: (e.ts, -e.dur)):
             while stack and stack[-1][0].end <= event.ts:
-                yield _own(*stack.pop())
+                yield _own_time(*stack.pop())
             if stack:
                 outer, inside = stack[-1]
                 within = min(event.end, outer.end) - event.ts
                 stack[-1] = (outer, inside + within)
             stack.append((event, 0.0))
-        yield from (_own(*pair) for pair in stack)
+        yield from (_own_time(*pair) for pair in stack)
 
 
-def _own(event: _Event, inside: float) -> tuple[str, float]:
+def _own_time(event: _Event, inside: float) -> tuple[str, float]:
     return event.name, max(0.0, event.dur - inside)
 
 

@@ -53,7 +53,7 @@ def figures(record: Record) -> CaseFigures | None:
     )
 
 
-def _of(name: str) -> Callable[[Record], Any]:
+def _figure(name: str) -> Callable[[Record], Any]:
     return lambda record: getattr(figures(record), name, None)
 
 
@@ -101,11 +101,11 @@ def standing(record: Record) -> str:
 COLUMNS: list[Column[Record]] = [
     Column("case_id", lambda record: record.case.id, heading="case"),
     Column("standing", standing, heading="status"),
-    Column("median_s", _of("median_s"), "s", "median"),
+    Column("median_s", _figure("median_s"), "s", "median"),
     *(column for column in judged(_timing) if column.name != "interval"),
-    Column("items_per_s", _of("rate"), _item, "rate"),
-    Column("spread", _of("spread"), SHARE),
-    Column("memory_bytes", _of("peak_memory_bytes"), "B", "memory"),
+    Column("items_per_s", _figure("rate"), _item, "rate"),
+    Column("spread", _figure("spread"), SHARE),
+    Column("memory_bytes", _figure("peak_memory_bytes"), "B", "memory"),
 ]
 """The columns of a case in the terminal, in Markdown and on the page."""
 
@@ -127,9 +127,9 @@ def explanations(
     """
     quiet = () if every else _QUIET
     records = list(records)
-    lines = [] if every else _on_skips(records)
+    lines = [] if every else _skip_lines(records)
     for record in records:
-        lines += _on_quarantine(record)
+        lines += _quarantine_lines(record)
         elsewhere = {verdict.metric for verdict in turns.elsewhere(record.verdicts)}
         for verdict in record.verdicts if record not in above else ():
             is_finding = verdict.against == REFERENCE and verdict.metric in elsewhere
@@ -142,7 +142,7 @@ def explanations(
                 reason, again, _ = (attempt.discarded or "").partition("; measured again")
                 what = "measured again" if again else "discarded"
                 lines.append(f"{record.case.id}: {what}: {reason}")
-    lines += _on_warnings(records)
+    lines += _warning_lines(records)
     return list(dict.fromkeys(map(printable, lines)))
 
 
@@ -162,7 +162,7 @@ def changes(records: Iterable[Record]) -> list[str]:
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def _on_warnings(records: Iterable[Record]) -> list[str]:
+def _warning_lines(records: Iterable[Record]) -> list[str]:
     """Return one line for all warnings that differ only in numbers, with their cases."""
     groups: dict[tuple[str, ...], dict[str, str]] = {}
     for record in records:
@@ -179,7 +179,7 @@ def _on_warnings(records: Iterable[Record]) -> list[str]:
 _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
 
 
-def _on_skips(records: Iterable[Record]) -> list[str]:
+def _skip_lines(records: Iterable[Record]) -> list[str]:
     """Return a line for each reason to skip, with the skipped cases."""
     skipped: dict[str, list[str]] = {}
     for record in records:
@@ -189,7 +189,7 @@ def _on_skips(records: Iterable[Record]) -> list[str]:
     return [f"{some(ids, NAMED)}: SKIPPED: {reason}" for reason, ids in skipped.items()]
 
 
-def _on_quarantine(record: Record) -> list[str]:
+def _quarantine_lines(record: Record) -> list[str]:
     if record.quarantine is None:
         return []
     until, reason = record.quarantine.until, record.quarantine.reason
@@ -233,7 +233,7 @@ def in_words(record: Record, *, brief: bool = False) -> str:
     ]
     if record.changes and not brief:
         lines.append(f"  since the baseline: {'; '.join(record.changes)}")
-    lines += [f"  {line}" for line in _on_quarantine(record)]
+    lines += [f"  {line}" for line in _quarantine_lines(record)]
     last_output = [a.fault.last_output for a in record.attempts if a.fault and a.fault.last_output]
     if last_output:
         lines += ["", "last output of the worker:", last_output[-1]]

@@ -79,7 +79,7 @@ def page(night: Night, checkout: Checkout | None = None) -> str:
         .get_template("report.html.j2")
         .render(
             night=night,
-            moved=_on_moved(entries),
+            moved=_moved_cases(entries),
             title=f"Night of {day(night.started)}" if night.started else "No night",
             causes=[_cause(cause, shown, checkout) for cause in all_causes],
             most_causes=MOST_CAUSES,
@@ -164,7 +164,7 @@ def has_moved(entry: NightCase) -> bool:
     return passes and bool(entry.moved) and entry.moved[-1].time > accepted
 
 
-def _on_moved(entries: Iterable[NightCase]) -> str:
+def _moved_cases(entries: Iterable[NightCase]) -> str:
     """Name the cases that pass and have moved; empty if there are none."""
     moved = [
         f"{entry.record.case.id} ({percent(entry.moved[-1].change.ratio)} since "

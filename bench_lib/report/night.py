@@ -282,7 +282,8 @@ class Night:
     @property
     def sentence(self) -> str:
         """The night in one sentence, after a sentence on its age if a night was missed."""
-        sentence = "; ".join([_on_cases(self), *_on_slowed(self), *_on_runs(self)]) + "."
+        phrases = [_cases_phrase(self), *_slowed_phrases(self), *_runs_phrases(self)]
+        sentence = "; ".join(phrases) + "."
         if not self.days_late:
             return sentence
         late = f"Nothing has run for {self.days_late} days, since {self.newest_start[:10]}."
@@ -377,7 +378,6 @@ def _accepted(night: Night, folder: Path, key: str) -> Mapping[str, Baseline]:
 
 
 def _entry(line: RunLine, run: Run, record: Record) -> NightCase:
-    """Return a record with the device and the environment of its last attempt."""
     last = record.attempts[-1]
     environment = run.environments.get(last.environment)
     return NightCase(record, run.device_of(last), line.run_id, environment=environment)
@@ -405,7 +405,7 @@ def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, 
         del points[indices[-1] + 1 if indices else len(points) :]
         moved = _moved(night.environments, points)
         entries[place] = replace(entries[place], points=points, moved=moved)
-    night.left_out.extend(_on_gone(gone))
+    night.left_out.extend(_missing_cases(gone))
 
 
 def _before(night: Night, runs: Iterable[RunLine], since: str) -> dict[str, str]:
@@ -438,7 +438,7 @@ def _moved(environments: Mapping[str, Environment], points: Sequence[Point]) -> 
     ]
 
 
-def _on_gone(points: Sequence[Point]) -> list[str]:
+def _missing_cases(points: Sequence[Point]) -> list[str]:
     """Name the cases that only the previous run measured."""
     by_key: dict[str, list[str]] = {}
     for point in points:
@@ -454,7 +454,7 @@ def fails(record: Record) -> bool:
     return record.status in FAILING and not console.excused(record)
 
 
-def _on_cases(night: Night) -> str:
+def _cases_phrase(night: Night) -> str:
     """Say how many cases failed, and how many others are not OK."""
     if not night.entries:
         return "Nothing was measured"
@@ -462,7 +462,7 @@ def _on_cases(night: Night) -> str:
     where = f"on {keys[0]}" if len(keys) == 1 else f"on {len(keys)} kinds of hardware"
     cases = f"{many(len(night.entries), 'case')} {where}"
     if failed := night.failed:
-        sentence = f"{len(failed)} of {cases} failed: {_on_failed(failed)}"
+        sentence = f"{len(failed)} of {cases} failed: {_failed_phrase(failed)}"
     else:
         sentence = "No case failed" if night.red or night.slowed else "Nothing failed"
         if not any(entry.status in GOOD for entry in night.entries):
@@ -476,7 +476,7 @@ def _on_cases(night: Night) -> str:
     return f"{sentence}; {listed}" if listed else sentence
 
 
-def _on_failed(failed: Sequence[NightCase]) -> str:
+def _failed_phrase(failed: Sequence[NightCase]) -> str:
     counter = Counter(entry.status for entry in failed)
     regressed = [e.verdict for e in failed if e.status is Status.REGRESSED and e.verdict]
     slower = [(v.ratio, v.metric) for v in regressed if v.ratio is not None and v.ratio > 1]
@@ -496,7 +496,7 @@ def _on_failed(failed: Sequence[NightCase]) -> str:
     return ", ".join(parts)
 
 
-def _on_slowed(night: Night) -> list[str]:
+def _slowed_phrases(night: Night) -> list[str]:
     """Describe the slowdowns over several nights that this night reports first."""
     if not night.slowed:
         return []
@@ -508,7 +508,7 @@ def _on_slowed(night: Night) -> list[str]:
     return [f"{phrase}{more}, as several nights show"]
 
 
-def _on_runs(night: Night) -> list[str]:
+def _runs_phrases(night: Night) -> list[str]:
     torn, red = night.unfinished, night.red
     parts = []
     if torn:

@@ -102,7 +102,7 @@ def judged(a: SideValues, run: Run, tolerance: float | None = None) -> list[Reco
             suite[record.case.id] = _evidence(run, record, a.baselines[record.case.id], tolerance)
     verdicts = judge.judge(suite)
     return [
-        _named(run, record, a, verdicts[record.case.id])
+        _explained(run, record, a, verdicts[record.case.id])
         if record.case.id in suite
         else _unmeasured(record)
         for record in run.records.values()
@@ -139,7 +139,7 @@ def _evidence(run: Run, record: Record, baseline: Baseline, tolerance: float | N
     )
 
 
-def _named(run: Run, record: Record, a: SideValues, verdicts: list[Verdict]) -> Record:
+def _explained(run: Run, record: Record, a: SideValues, verdicts: list[Verdict]) -> Record:
     """Return a record with the verdicts' reasons, environment changes, and kernels to blame."""
     before, last = a.baselines[record.case.id], record.attempts[-1]
     pairs = [(process.environment, last.environment) for process in before.processes[-1:]]

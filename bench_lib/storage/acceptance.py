@@ -178,7 +178,7 @@ def _change(
         *_doubted(record),
         *_worse(new, old, case.limits),
     ]
-    if add and old is not None and (kept := _of_other_runs(old, accepted.run_id)):
+    if add and old is not None and (kept := _other_processes(old, accepted.run_id)):
         against += _other_versions(kept, processes, environments)
         new = replace(
             new, processes=[*kept, *processes], accepted=_together(old.accepted, accepted)
@@ -195,7 +195,7 @@ def _change(
     return BaselineChange(case.id, old, new, against="; ".join(against) or None)
 
 
-def _of_other_runs(old: Baseline, run_id: str) -> list[ProcessSummary]:
+def _other_processes(old: Baseline, run_id: str) -> list[ProcessSummary]:
     return [p for p in old.processes if (p.run or old.accepted.run_id) != run_id]
 
 
@@ -341,7 +341,7 @@ def _typical(baseline: Baseline, other: Baseline, limits: Limits) -> dict[str, f
     return {
         name: statistics.geometric_mean(metric.values(baseline.processes))
         for name, metric in metrics.registered().items()
-        if _is_of_most(metric) and metric.tolerance_in(limits) is not None
+        if _is_by_majority(metric) and metric.tolerance_in(limits) is not None
         if _is_alike(metric, processes) and not (waited and metric.host_sets)
     }
 
@@ -353,7 +353,7 @@ def _is_alike(metric: Metric, processes: Sequence[ProcessSummary]) -> bool:
     return is_known and (metric.state is None or len(metric.states(processes)) == 1)
 
 
-def _is_of_most(metric: Metric) -> bool:
+def _is_by_majority(metric: Metric) -> bool:
     """Whether most processes decide a metric, rather than the best or the worst of them."""
     if metric.rule is Rule.CHANCE:
         return True

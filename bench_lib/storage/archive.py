@@ -148,7 +148,7 @@ class Archive:
         # As one JSON text: inserting row by row takes DuckDB eighty times as long.
         select = f"SELECT unnest(from_json(?, {shape}), max_depth := 2)"
         self._rows(f"CREATE TABLE known AS {select}", ["[]"])
-        self._add_kept(path)
+        self._load_cache(path)
         cached = set(self._rows("SELECT file, size, modified_ns FROM known"))
         if removed := [name for name, *_ in cached - by_version.keys()]:
             self._rows("DELETE FROM known WHERE file IN (SELECT unnest(?))", [removed])
@@ -159,10 +159,10 @@ class Archive:
             text = b"[%s]" % b",".join(rows[begin : begin + ROWS_AT_ONCE])
             self._rows(f"INSERT INTO known {select}", [text.decode()])
         if rows:
-            self._keep(path)
+            self._save_cache(path)
         return [f"{problem}; left out" for problem in results if isinstance(problem, str)]
 
-    def _add_kept(self, path: Path) -> None:
+    def _load_cache(self, path: Path) -> None:
         """Add the cache's rows to ``known``; none if the cache cannot be read."""
         with contextlib.suppress(OSError, duckdb.Error):
             files.open_regular(path, cache_files.MOST_BYTES).close()
@@ -170,7 +170,7 @@ class Archive:
             self._rows(f"INSERT INTO known SELECT {columns} FROM {quoted(literal(path))}")
             os.utime(path)
 
-    def _keep(self, path: Path) -> None:
+    def _save_cache(self, path: Path) -> None:
         """Write the cache; if that fails, the files are read again next time."""
         with contextlib.suppress(OSError, LaunchError, duckdb.Error), temporary_folder() as scratch:
             written = Path(scratch, "known.parquet")
@@ -239,7 +239,7 @@ class Archive:
         )
         return {ref: msgspec.json.decode(body, type=Environment) for ref, body in rows}
 
-    # ---- questions ----------------------------------------------------------------------
+    # ---- queries ------------------------------------------------------------------------
 
     def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """Return the columns of a query's answer and its rows, fetched as they are iterated.

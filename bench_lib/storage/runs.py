@@ -185,7 +185,7 @@ class Runs:
                 return
             info = path.stat(follow_symlinks=False)
         try:
-            yield _named(path, info)
+            yield _run_file(path, info)
         except HistoryError as error:
             self._leave_out(path.name, str(error))
 
@@ -194,7 +194,7 @@ class Runs:
         self.problems.append(f"{shown}: {reason}; left out")
 
 
-def _named(path: Path, info: os.stat_result) -> RunFile:
+def _run_file(path: Path, info: os.stat_result) -> RunFile:
     """Return a run's file; raises HistoryError if its name is of no run, or it is too large."""
     if not stat.S_ISREG(info.st_mode):
         raise HistoryError("no regular file")

@@ -131,7 +131,7 @@ def _served(document: Document, case: str, failed: float, total: float) -> Itera
         yield Reported(case, value, metric, problem, work)
 
 
-def _of_vllm(document: Document) -> Iterator[Reported]:
+def _vllm_serve(document: Document) -> Iterator[Reported]:
     """Yield the figures of ``vllm bench serve``, formerly ``benchmark_serving.py``."""
     requested = number(document, "num_prompts")
     failed = requested - number(document, "completed")
@@ -139,7 +139,7 @@ def _of_vllm(document: Document) -> Iterator[Reported]:
     yield from _served(document, f"{model}-serve-n{requested:g}", failed, requested)
 
 
-def _of_sglang(document: Document) -> Iterator[Reported]:
+def _sglang_serve(document: Document) -> Iterator[Reported]:
     """Yield the figures of ``sglang.bench_serving``, which counts requests that were answered.
 
     ``errors`` has one for each request, with ``--output-details``.
@@ -262,12 +262,12 @@ def _format(name: str, program: str, *kinds: Kind) -> Format:
 
 
 VLLM = (
-    Kind("tokenizer_id", "vllm bench serve", _of_vllm),
+    Kind("tokenizer_id", "vllm bench serve", _vllm_serve),
     Kind("avg_latency", "vllm bench latency", _latency),
     Kind("requests_per_second", "vllm bench throughput", _throughput),
 )
 SGLANG = (
-    Kind("dataset_name", "sglang.bench_serving", _of_sglang),
+    Kind("dataset_name", "sglang.bench_serving", _sglang_serve),
     Kind(
         "prefill_latency",
         "sglang.bench_one_batch",

@@ -36,7 +36,7 @@ RIGHT = ("0", "N/A")
 """Values of the column of wrong elements if all are right; N/A if nothing was checked."""
 
 
-def _of_rccl(data: bytes) -> list[Reported]:
+def _rccl(data: bytes) -> list[Reported]:
     figures = list(_figures(data.decode(errors="replace").splitlines()))
     if not figures:
         raise FormatError(f"it is not the table that {RCCL} prints without -J or -Z")
@@ -100,7 +100,7 @@ USUAL = dict.fromkeys(
 """Usual values of arguments; a case's id names others."""
 
 
-def _of_hipblaslt(data: bytes) -> list[Reported]:
+def _hipblaslt(data: bytes) -> list[Reported]:
     rows = list(_rows(data.decode(errors="replace").splitlines()))
     if not rows:
         raise FormatError(f"it holds no lines of {HIPBLASLT}")
@@ -141,7 +141,7 @@ def _case(cells: Mapping[str, str]) -> str:
 # ---- rocprofv3 --------------------------------------------------------------------------
 
 
-def _of_rocprof(data: bytes) -> Iterator[Reported]:
+def _rocprof(data: bytes) -> Iterator[Reported]:
     """Yield the mean time of each kernel."""
     rows = csv.DictReader(io.StringIO(data.decode(errors="replace")))
     try:
@@ -154,7 +154,7 @@ def _of_rocprof(data: bytes) -> Iterator[Reported]:
 
 
 FORMATS = (
-    Format("rccl-tests", RCCL, _of_rccl),
-    Format("hipblaslt-bench", HIPBLASLT, _of_hipblaslt),
-    Format("rocprofv3", ROCPROF, _of_rocprof),
+    Format("rccl-tests", RCCL, _rccl),
+    Format("hipblaslt-bench", HIPBLASLT, _hipblaslt),
+    Format("rocprofv3", ROCPROF, _rocprof),
 )
