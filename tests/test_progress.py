@@ -159,6 +159,15 @@ def test_of_what_nothing_is_known_the_runs_own_pace_tells(clock, progress):
     assert counted.left_s() == 100.0 + 6.0
 
 
+def test_cases_that_take_twice_as_long_as_expected_double_what_is_left(clock, progress):
+    counted = progress(a=10.0, b=10.0, c=10.0, d=30.0)
+    counted.begin("measuring", [["a", "b", "c", "d"]])
+    for name, taken_s in (("a", 90.0), ("b", 25.0), ("c", 15.0)):
+        clock.now += taken_s
+        counted.finish(name)
+    assert counted.left_s() == 60.0
+
+
 def test_devices_measure_at_the_same_time(progress):
     counted = progress(a=1.0, b=2.0, c=3.0)
     counted.begin("measuring", [["a"], ["b", "c"], []])

@@ -186,13 +186,14 @@ class ProgressLines(Progress):
         self._phase = ""
         self._total = 0
         self._lanes: list[_Lane] = []
-        self._taken: list[float] = []
+        self._done: list[tuple[float, float | None]] = []
+        """Seconds that each finished task took, and was expected to take, if that was known."""
         self._last = -math.inf
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /) -> None:
         """Begin a phase that does each lane's tests, or cases, one after the other."""
         pace, now = self._pace(phase), self._clock()
-        self._phase, self._taken = phase, []
+        self._phase, self._done = phase, []
         self._lanes = [_Lane({name: pace.of(name) for name in lane}, now) for lane in lanes]
         self._total = sum(len(lane.left) for lane in self._lanes)
         self.began, self._last = True, now
@@ -205,8 +206,7 @@ class ProgressLines(Progress):
         now = self._clock()
         for lane in self._lanes:
             if name in lane.left:
-                del lane.left[name]
-                self._taken.append(now - lane.since)
+                self._done.append((now - lane.since, lane.left.pop(name)))
                 lane.since = now
                 if now - self._last >= EVERY_S:
                     self._last = now
@@ -215,13 +215,18 @@ class ProgressLines(Progress):
     def left_s(self) -> float | None:
         """Return the seconds that the longest lane needs; unknown times count like the others.
 
-        Each lane's first case loads libraries, so nothing is known before the second.
+        Where the tasks so far took longer than expected, so will those that are left.  Each lane's
+        first case loads libraries, so nothing is known before the second.
         """
-        usual = self._taken[len(self._lanes) :]
-        mean = sum(usual) / len(usual) if usual else None
+        done = self._done[len(self._lanes) :]
+        mean = statistics.fmean(taken for taken, _ in done) if done else None
+        expected = [(taken, seconds) for taken, seconds in done if seconds]
+        factor = sum(t for t, _ in expected) / sum(s for _, s in expected) if expected else 1.0
         longest = 0.0
         for lane in self._lanes:
-            takes = [mean if seconds is None else seconds for seconds in lane.left.values()]
+            takes = [
+                mean if seconds is None else factor * seconds for seconds in lane.left.values()
+            ]
             known = [seconds for seconds in takes if seconds is not None]
             if len(known) < len(takes):
                 return None
@@ -230,8 +235,8 @@ class ProgressLines(Progress):
         return longest
 
     def _line(self, left_s: float | None) -> str:
-        line = f"{self._phase}: {len(self._taken)} of {self._total} done"
-        if len(self._taken) == self._total:
+        line = f"{self._phase}: {len(self._done)} of {self._total} done"
+        if len(self._done) == self._total:
             return line
         if left_s is not None:
             line += f", about {duration(left_s)} left"
