@@ -58,7 +58,7 @@ def _stand_in() -> None:
     engine.HeldDevice = functools.partial(HeldDevice, start=_start, watch=_watch)
     engine.processes.share = _share_none
     Zygote.exit_code.__defaults__ = (0.2,)
-    ranks.LINGER_S, ranks.TELLING_S = 0.2, 0.1
+    ranks.LINGER_S, ranks.KNOWN_LINGER_S = 0.2, 0.1
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 
 
