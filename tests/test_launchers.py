@@ -48,7 +48,13 @@ def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another() -> None:
         ("/py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"),
         ranks=4,
         hosts=1,
+        forks="/py",
     )
+
+
+def test_torchrun_starts_the_ranks_itself_where_it_has_options() -> None:
+    made = command_for(2, "torchrun --max-restarts 0", python="/py", environ={})
+    assert (made.words[-2:], made.forks) == (("--max-restarts", "0"), None)
 
 
 def test_what_is_asked_for_comes_before_what_the_environment_says(installed: Installer) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from builders import make_measurement
-from processes import LONG_S, ON_THE_CPU, all_gone, pids_in, wait_until
+from processes import LONG_S, ON_THE_CPU, TORCH_ALONE, all_gone, pids_in, wait_until
 
 from bench_lib.cases.collectives import collective_case
 from bench_lib.launch import ranks as module
@@ -27,6 +27,7 @@ from bench_lib.launch.launchers import LaunchCommand, command_for
 from bench_lib.launch.ranks import Ranks, fold
 from bench_lib.launch.wire import END
 from bench_lib.model import Case, Fault, Launch, Measurement, Numerics, RankSample, Sampling
+from bench_lib.worker.host import family
 
 AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 
@@ -76,10 +77,8 @@ def fault_with(name: str, folder: Path, **planted: Any) -> Fault:
     return raised.value.fault
 
 
-@pytest.mark.parametrize("name", BOTH[1:])
-def test_ranks_of_another_launcher_than_torchrun_are_measured_as_one(
-    name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["torchrun --max-restarts 0", *BOTH[1:]])
+def test_ranks_that_a_program_starts_are_measured_as_one(name: str, tmp_path: Path) -> None:
     case = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="meet")
     measured = measured_with(name, case)
     assert (measured.case_id, measured.context_id) == ("two", "ranks")
@@ -211,6 +210,17 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     assert fault.message.startswith("not done within its time limit of 25 s; not ended: rank ")
     assert "rank 0 (in 'first step')" in fault.message
     assert "rank 1 (in 'first step')" in fault.message
+
+
+def test_forked_ranks_end_with_the_first_of_them_that_ends() -> None:
+    with contextlib.closing(Ranks(command_for(2), {**ON_THE_CPU, **TORCH_ALONE})) as ranks:
+        launched = ranks.start()
+        logs = launched.folder.glob
+        assert wait_until(lambda: len(list(logs("rank-*.phases"))) == 2)
+        forking, *forked = family(first=launched.process.pid)
+        os.kill(forked[0], signal.SIGKILL)
+        assert launched.process.wait(LONG_S) == 1
+        assert all_gone(forking, *forked)
 
 
 # --- ranks that do not go together ---------------------------------------------------------

@@ -63,6 +63,8 @@ class LaunchCommand:
     """None if only the launcher knows."""
     folder: Path | None = None
     """The folder in which it starts; None is our own."""
+    forks: str | None = None
+    """An interpreter that may fork the ranks instead, and so imports torch once for all of them."""
 
     @property
     def is_alone(self) -> bool:
@@ -253,7 +255,8 @@ def _torchrun(wanted: RanksWanted) -> LaunchCommand:
         )
     start = (wanted.python, "-m", "torch.distributed.run", "--standalone")
     argv = (*start, f"--nproc-per-node={wanted.ranks}", *wanted.words)
-    return LaunchCommand("torchrun", argv, wanted.ranks)
+    forks = None if wanted.words else wanted.python
+    return LaunchCommand("torchrun", argv, wanted.ranks, forks=forks)
 
 
 # --- the launchers -----------------------------------------------------------------------

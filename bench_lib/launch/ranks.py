@@ -175,14 +175,16 @@ class _Launched:
 
     def __init__(self, command: LaunchCommand, environ: Mapping[str, str]) -> None:
         """Start it; raises LaunchError."""
-        program = command.words[0]
+        words = command.words if command.forks is None else (command.forks,)
+        program = words[0]
         if shutil.which(program, path=environ.get("PATH")) is None:
             raise LaunchError(f"cannot start ranks with {program}: no such program")
         self._directory = folder_for(command, environ)
         self.folder = Path(self._directory.name)
         self.log = self.folder / "output.log"
         module = ("-m", "bench_lib.worker", "ranks", str(self.folder))
-        argv = leashed([*command.words, *module])
+        forked = () if command.forks is None else (str(command.ranks),)
+        argv = leashed([*words, *module, *forked])
         launch: Future[subprocess.Popen[bytes]] = Future()
 
         def start() -> None:

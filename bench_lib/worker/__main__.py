@@ -8,7 +8,9 @@ from pathlib import Path
 from bench_lib.model import UserError
 from bench_lib.worker.zygote import import_torch, importing_torch, serve, serve_ranks
 
-USAGE = "usage: python -m bench_lib.worker serve | ranks FOLDER | profile ORDER.json OUT | describe"
+USAGE = (
+    "usage: python -m bench_lib.worker serve | ranks FOLDER [N] | profile ORDER.json OUT | describe"
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -24,7 +26,9 @@ def _run(arguments: list[str]) -> int:
     if arguments == ["serve"]:
         return serve()
     if arguments[:1] == ["ranks"] and len(arguments) == 2:
-        return _ranks(Path(arguments[1]))
+        return _rank(Path(arguments[1]))
+    if arguments[:1] == ["ranks"] and len(arguments) == 3:
+        return _fork_ranks(Path(arguments[1]), int(arguments[2]))
     if arguments[:1] == ["profile"] and len(arguments) == 3:
         with importing_torch():
             from bench_lib.worker import tracing
@@ -39,7 +43,23 @@ def _run(arguments: list[str]) -> int:
     return 2
 
 
-def _ranks(folder: Path) -> int:
+def _fork_ranks(folder: Path, ranks: int) -> int:
+    """Fork ranks with the variables that torchrun sets, and import torch once for all of them."""
+    import os
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with importing_torch():
+        import_torch()
+    for rank in range(ranks):
+        if os.fork() == 0:
+            own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+            os.environ.update({name: str(value) for name, value in own.items()})
+            return _rank(folder)
+    os.wait()  # ranks serve until they are ended, so one that ends has failed, and ends the others
+    return 1
+
+
+def _rank(folder: Path) -> int:
     """Serve as a rank; its output goes to its own log from here on, even torch's import."""
     import os
     import socket
