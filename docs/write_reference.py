@@ -156,8 +156,6 @@ def _argument(parameter: Any) -> str:
 def _option(parameter: Any) -> str:
     spellings = [*parameter.opts, *parameter.secondary_opts]
     word = "" if getattr(parameter, "is_flag", False) else parameter.metavar
-    if word is None:
-        word = parameter.name.upper()
     return ", ".join(f"`{each}`" for each in spellings) + (f" `{word}`" if word else "")
 
 

@@ -439,7 +439,7 @@ def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
 
 # --- contexts that are drawn again ---------------------------------------------------------
 
-CHEAP, DEAR = SAME_KIND, SAME_KIND + 0.001
+CHEAP, EXPENSIVE = SAME_KIND, SAME_KIND + 0.001
 
 
 class Drawn:
@@ -485,11 +485,11 @@ def forking(
     [
         ([None], 1),
         ([CHEAP], 1),
-        ([DEAR, CHEAP], 2),
-        ([DEAR] * 8, 8),
+        ([EXPENSIVE, CHEAP], 2),
+        ([EXPENSIVE] * 8, 8),
     ],
 )
-def test_a_context_with_dear_launches_is_ended_and_another_drawn(
+def test_a_context_with_expensive_launches_is_ended_and_another_drawn(
     monkeypatch: pytest.MonkeyPatch, excesses: list[float | None], taken: int
 ) -> None:
     zygote, forked = forking(monkeypatch, excesses)
@@ -514,9 +514,9 @@ def drawn_in_rounds(
 def test_after_two_futile_rounds_contexts_are_taken_as_they_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    futile = [DEAR] * DRAWS
+    futile = [EXPENSIVE] * DRAWS
     assert MOST_FUTILE == 2
-    assert drawn_in_rounds(monkeypatch, [futile, futile, [DEAR], [DEAR], [CHEAP]]) == [
+    assert drawn_in_rounds(monkeypatch, [futile, futile, [EXPENSIVE], [EXPENSIVE], [CHEAP]]) == [
         8,
         8,
         1,
@@ -525,19 +525,19 @@ def test_after_two_futile_rounds_contexts_are_taken_as_they_come(
     ]
 
 
-def test_a_context_that_says_of_itself_that_launches_are_dear_is_ended(tmp_path: Path) -> None:
+def test_a_context_that_says_of_itself_that_launches_are_expensive_is_ended(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "from bench_lib.worker import launches\n"
         "def excess(device):\n"
         "    third = os.path.exists(os.path.join(os.environ['BENCH_LIB_LOGS'], 'context-3.log'))\n"
-        f"    return {CHEAP} if third else {DEAR}\n"
+        f"    return {CHEAP} if third else {EXPENSIVE}\n"
         "launches.excess = excess\n"
     )
     path = os.pathsep.join([str(tmp_path), str(HERE)])
     with Zygote(environment={**BRIEF, "PYTHONPATH": path}) as zygote:
         companion = zygote.context(draws=1)
-        assert (companion.name, companion.excess) == ("context-1", DEAR)
+        assert (companion.name, companion.excess) == ("context-1", EXPENSIVE)
         context = zygote.context()
         assert (context.name, context.excess) == ("context-3", CHEAP)
         assert len(context.measure(case("well")).iteration_s) == 2

@@ -1,4 +1,4 @@
-"""``bench-lib ab``: compares two environments, interleaved on one device."""
+"""``bench-lib ab``: compares two environments in turns on one device."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import typer
 
 DONE, WRONG = 0, 2
-"""Done, or the answer is yes; the command line was wrong.  1 is a command's own: a no."""
+"""Done, or the answer is yes; the command line was wrong.  A command itself returns 1 for no."""
 INTERRUPTED, READER_GONE = 130, 141
 """By SIGINT, by SIGPIPE (``| head``): 128 and the signal's number, as shells say."""
 

@@ -67,7 +67,8 @@ def _name_values(command: Any) -> None:
     """Name each option's value after the option; typer shows its type, such as <int range>."""
     for option in command.params:
         if option.param_type_name == "option" and not option.is_flag and option.metavar is None:
-            option.metavar = option.name.upper()
+            name = next(spelling for spelling in option.opts if spelling.startswith("--"))
+            option.metavar = name.removeprefix("--").replace("-", "_").upper()
 
 
 def _as_a_rank() -> None:

@@ -91,7 +91,7 @@ def _counts(folder: Path, key: str) -> tuple[int | None, int | None, str | None]
 def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | None]:
     """Return a worker's versions, and why it could not start if it could not.
 
-    Nothing is measured in it: it needs no torchvision, no compiler, and one draw.
+    Nothing is measured in it: it needs no torchvision and no compiler, and any process will do.
     """
     variables = {**backends.visibility(device), PRELOAD_VARIABLE: "torch"}
     try:

@@ -220,8 +220,10 @@ class ProgressLines(Progress):
         """
         done = self._done[len(self._lanes) :]
         mean = statistics.fmean(taken for taken, _ in done) if done else None
-        expected = [(taken, seconds) for taken, seconds in done if seconds]
-        factor = sum(t for t, _ in expected) / sum(s for _, s in expected) if expected else 1.0
+        foreseen = [(taken, seconds) for taken, seconds in done if seconds]
+        taken_s = sum(taken for taken, _ in foreseen)
+        expected_s = sum(seconds for _, seconds in foreseen)
+        factor = max(1.0, taken_s / expected_s) if foreseen else 1.0
         longest = 0.0
         for lane in self._lanes:
             takes = [

@@ -106,7 +106,7 @@ class PerfSession(Selection):
         return pace.read(self.options.history, self.device().key, but=run_id)
 
     def plan(self, nodeids: Sequence[str], workers: int) -> Mapping[str, int]:
-        """Return which of the first ``workers`` devices measures each test, in order.
+        """Return which of the first ``workers`` devices measures each test, in measuring order.
 
         Compiled cases come first, so that devices compile at the same time, and not while
         another one measures.

@@ -197,7 +197,7 @@ def _drain_reports(config: pytest.Config) -> None:
 
 @contextlib.contextmanager
 def _machine_warnings() -> Generator[None]:
-    """Keep warnings about the machine warnings where a suite turns them into errors."""
+    """Do not let warnings about the machine become errors, even in a suite that turns all into."""
     with warnings.catch_warnings():
         warnings.simplefilter("default", MachineWarning)
         yield

@@ -250,7 +250,7 @@ def _varied(calls: Sequence[KernelCall]) -> Iterator[StepAnswer]:
     if not frequent:
         return
     spread = {n: statistics.pstdev(d) / statistics.fmean(d) for n, d in frequent.items()}
-    # Weighted by time, so that the answer is not a tiny kernel.
+    # Weighted by time, so that the answer is not a tiny kernel that varies.
     worst = max(frequent, key=lambda name: spread[name] * sum(frequent[name]))
     times_s = frequent[worst]
     text = (

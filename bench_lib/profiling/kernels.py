@@ -244,11 +244,11 @@ def _span(before: float, after: float) -> str:
     return f"{seconds(before)} → {seconds(after)}"
 
 
-def causes(profiles: Diff) -> list[RoleChange]:
+def causes(difference: Diff) -> list[RoleChange]:
     """Return the change by role; those that contribute most to the total change come first."""
-    sign = -1 if profiles.delta_s < 0 else 1
+    sign = -1 if difference.delta_s < 0 else 1
     by_role: dict[str, list[KernelDifference]] = {}
-    for change in profiles.changes:
+    for change in difference.changes:
         by_role.setdefault(change.role, []).append(change)
     parts = [_cause(name, changes) for name, changes in by_role.items()]
     return sorted(parts, key=lambda cause: -sign * cause.delta_s)
@@ -259,39 +259,41 @@ def _cause(name: str, changes: list[KernelDifference]) -> RoleChange:
     return RoleChange(name, sorted(changes, key=lambda change: -sign * change.delta_s))
 
 
-def reason(profiles: Diff, step_delta_s: float | None = None) -> str:
+def reason(difference: Diff, step_delta_s: float | None = None) -> str:
     """Explain in a sentence why a step is slower or faster.
 
     ``step_delta_s`` is the whole step's extra time in seconds.  If the kernels explain less than
     half of it, the sentence says so, unless new or additional calls explain it.
     """
-    if step_delta_s is not None and _explains_little(profiles, step_delta_s):
-        if added := _added_calls(profiles, step_delta_s):
-            sentence = f"+{seconds(_sum(added))} in {profiles.what} called anew or more often: "
+    if step_delta_s is not None and _explains_little(difference, step_delta_s):
+        if added := _added_calls(difference, step_delta_s):
+            sentence = f"+{seconds(_sum(added))} in {difference.what} called anew or more often: "
             return sentence + "; ".join(_described(change) for change in added[:MOST])
-        rest = seconds(step_delta_s - max(0.0, profiles.delta_s))
+        rest = seconds(step_delta_s - max(0.0, difference.delta_s))
         where = "outside torch's operations"
-        if profiles.what == KERNELS:
+        if difference.what == KERNELS:
             where = "between the kernels (launches, waiting)"
         sentence = f"{rest} of the {seconds(step_delta_s)} more lie {where}"
-        more = reason(profiles) if profiles.delta_s > NEGLIGIBLE * step_delta_s else ""
+        more = reason(difference) if difference.delta_s > NEGLIGIBLE * step_delta_s else ""
         return f"{sentence}; {more}" if more else sentence
-    if not profiles.changes or abs(profiles.delta_s) < 1e-9:
-        return f"the {profiles.what} take as long as before, {seconds(profiles.after_s)} a step"
-    if (alike := _alike(profiles)) is not None:
+    if not difference.changes or abs(difference.delta_s) < 1e-9:
+        return f"the {difference.what} take as long as before, {seconds(difference.after_s)} a step"
+    if (alike := _alike(difference)) is not None:
         return alike
-    parts, total_s = causes(profiles), abs(profiles.delta_s)
-    same_way = [c for c in parts if c.delta_s * profiles.delta_s > 0]
+    parts, total_s = causes(difference), abs(difference.delta_s)
+    same_way = [c for c in parts if c.delta_s * difference.delta_s > 0]
     named = [c for c in same_way if abs(c.delta_s) >= WORTH * total_s][:MOST]
-    sign = "+" if profiles.delta_s > 0 else "-"
-    sentence = f"{sign}{seconds(total_s)} in {profiles.what}: " + "; ".join(c.words for c in named)
-    opposite = [c for c in parts[::-1] if c.delta_s * profiles.delta_s < 0]
+    sign = "+" if difference.delta_s > 0 else "-"
+    sentence = f"{sign}{seconds(total_s)} in {difference.what}: " + "; ".join(
+        c.words for c in named
+    )
+    opposite = [c for c in parts[::-1] if c.delta_s * difference.delta_s < 0]
     if opposite and sum(abs(c.delta_s) for c in named) > OFFSET * total_s:
         sentence += f"; against that {opposite[0].words}"
     return sentence
 
 
-def blamed(profiles: Diff, step_delta_s: float | None = None) -> list[str]:
+def blamed(difference: Diff, step_delta_s: float | None = None) -> list[str]:
     """Return the causes of a slower step, largest first, worded so that cases can be grouped.
 
     ``step_delta_s`` is as for ``reason``.
@@ -299,23 +301,23 @@ def blamed(profiles: Diff, step_delta_s: float | None = None) -> list[str]:
     Each is a role, a colon and the kernel: ``GEMM: MT128x128 → MT64x64``.  If all kernels changed
     alike, or they explain less than half, the only entry is a phrase without a colon.
     """
-    is_noise = profiles.delta_s <= NEGLIGIBLE * NOISE * profiles.before_s
-    if is_noise or (step_delta_s is not None and _explains_little(profiles, step_delta_s)):
-        added = [] if step_delta_s is None else _added_calls(profiles, step_delta_s)
+    is_noise = difference.delta_s <= NEGLIGIBLE * NOISE * difference.before_s
+    if is_noise or (step_delta_s is not None and _explains_little(difference, step_delta_s)):
+        added = [] if step_delta_s is None else _added_calls(difference, step_delta_s)
         named = [f"{change.role}: {change.name}" for change in added[:MOST]]
-        return named or [f"outside the {profiles.what}"]
-    if _alike(profiles) is not None:
-        return [f"all {profiles.what} alike"]
-    return [f"{change.role}: {change.name}" for change in _worst(profiles)]
+        return named or [f"outside the {difference.what}"]
+    if _alike(difference) is not None:
+        return [f"all {difference.what} alike"]
+    return [f"{change.role}: {change.name}" for change in _worst(difference)]
 
 
-def libraries(profiles: Diff, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+def libraries(difference: Diff, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     """Name the libraries of the kernels that made a step slower, with both versions of each.
 
     ``old`` and ``new`` map software to versions.  Empty if no kernel's library is known.
     """
     named = {}
-    for change in _worst(profiles):
+    for change in _worst(difference):
         kernel = change.after or change.before
         if kernel is not None and (origin := library(kernel.name)):
             named[origin[0]] = origin[1]
@@ -329,22 +331,22 @@ def libraries(profiles: Diff, old: Mapping[str, str], new: Mapping[str, str]) ->
     return f"these kernels are from {' and '.join(phrases)}" if phrases else ""
 
 
-def _worst(profiles: Diff) -> list[KernelDifference]:
-    return [c for c in profiles.changes if c.delta_s >= WORTH * profiles.delta_s > 0][:MOST]
+def _worst(difference: Diff) -> list[KernelDifference]:
+    return [c for c in difference.changes if c.delta_s >= WORTH * difference.delta_s > 0][:MOST]
 
 
-def _explains_little(profiles: Diff, step_delta_s: float) -> bool:
+def _explains_little(difference: Diff, step_delta_s: float) -> bool:
     """Whether the kernels explain less than half of a step's extra seconds."""
-    return profiles.delta_s < step_delta_s / 2
+    return difference.delta_s < step_delta_s / 2
 
 
-def _added_calls(profiles: Diff, step_delta_s: float) -> list[KernelDifference]:
+def _added_calls(difference: Diff, step_delta_s: float) -> list[KernelDifference]:
     """Return kernels that are new or called more often, if they explain half of the extra time.
 
     Other differences between two profiles may be noise; numbers of calls have none.
     """
-    added = [c for c in profiles.changes if c.delta_s > 0 and _calls_more(c) > 0]
-    fewer = [c for c in profiles.changes if c.delta_s < 0 and _calls_more(c) < 0]
+    added = [c for c in difference.changes if c.delta_s > 0 and _calls_more(c) > 0]
+    fewer = [c for c in difference.changes if c.delta_s < 0 and _calls_more(c) < 0]
     return added if _sum(added) + _sum(fewer) >= step_delta_s / 2 > 0 else []
 
 
@@ -358,27 +360,27 @@ def _sum(changes: Iterable[KernelDifference]) -> float:
     return sum(change.delta_s for change in changes)
 
 
-def _alike(profiles: Diff) -> str | None:
+def _alike(difference: Diff) -> str | None:
     """Return a sentence if nearly all kernels changed alike, else None."""
     pairs = [
         (c.before, c.after)
-        for c in profiles.changes
+        for c in difference.changes
         if c.before and c.after and c.before.total_s and c.before.calls and c.after.calls
     ]
-    if len(pairs) < LEAST_ALIKE or not profiles.before_s:
+    if len(pairs) < LEAST_ALIKE or not difference.before_s:
         return None
-    factor = profiles.after_s / profiles.before_s
+    factor = difference.after_s / difference.before_s
     deviation = abs(factor - 1)
     tolerance = max(deviation / 4, min(NOISE, 0.75 * deviation))
     ratios = [(b.total_s, a.total_s / b.total_s, a.calls / b.calls) for b, a in pairs]
     often = [s for s, _, calls in ratios if abs(calls - factor) <= tolerance]
-    if sum(often) >= ALIKE * profiles.before_s:
-        return f"all {profiles.what} run {factor:.3g} times as often"
+    if sum(often) >= ALIKE * difference.before_s:
+        return f"all {difference.what} run {factor:.3g} times as often"
     alike = [s for s, t, n in ratios if abs(t - factor) <= tolerance and abs(n - 1) <= AS_OFTEN]
-    if sum(alike) >= ALIKE * profiles.before_s:
+    if sum(alike) >= ALIKE * difference.before_s:
         direction = "slower" if factor > 1 else "faster"
-        cause = "the device, and no kernel of it" if profiles.what == KERNELS else "the CPU"
-        return f"all {profiles.what} alike are {direction}, {signed_percent(factor - 1)}: {cause}"
+        cause = "the device, and no kernel of it" if difference.what == KERNELS else "the CPU"
+        return f"all {difference.what} alike are {direction}, {signed_percent(factor - 1)}: {cause}"
     return None
 
 

@@ -270,7 +270,7 @@ def _metric(verdict: Verdict) -> str:
 
 
 def _unit(verdict: Verdict) -> str:
-    # Verdicts of 0.1.0 have no unit.
+    # Verdicts of 0.1.0 have no unit; the metric's is used.
     return verdict.unit or metrics.of(verdict.metric).unit
 
 

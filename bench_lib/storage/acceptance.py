@@ -72,7 +72,7 @@ CONDITIONS = ("compute_partition", "memory_partition", "power_cap_w", "clock_pol
 def conditions_of(
     case: Case, hardware: Hardware, environment: Environment | None = None
 ) -> dict[str, Any]:
-    """Return the conditions, never the software under test, that a comparison needs to be equal.
+    """Return what must be equal for a comparison; the software under test is never among it.
 
     Each is a row of the table in docs/baselines.md.  The environment contributes the conditions
     that the device's backend names, and whether the caches that choose kernels were filled; how

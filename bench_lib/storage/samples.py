@@ -150,7 +150,8 @@ def decoded(text: bytes) -> Any:
 def _partly_given(case: CaseSamples, *, has_runs: bool) -> Iterator[str]:
     """Name the fields that only some lines of a case have.
 
-    The error that a run adds has to be known for all cases, so all lines have a run or none has.
+    The error that a run adds has to be known for all cases, so a run is given on all lines of a
+    file or on none.
     """
     for name in ABOUT:
         values = {getattr(process, name) for process in case.processes}

@@ -24,7 +24,7 @@ class StudyRow:
     hardware: Hardware
 
     def first(self, *axes: str) -> Figures | None:
-        """Return the figures of the first row that differs from this in these axes at most."""
+        """Return the figures of the first row, perhaps this, that is equal but for these axes."""
         own = self.others(axes)
         return next((row.figures for row in self.rows if row.others(axes) == own), None)
 
@@ -49,7 +49,7 @@ class Study:
     """Figures by name, and columns derived from them; the first ones identify a row."""
     keys: int = 1
     relative_to: tuple[str, ...] = ()
-    """A row is relative to the first one that differs from it in these axes at most."""
+    """A row is relative to the first one, perhaps itself, that is equal but for these axes."""
     usual: Mapping[str, str] = field(default_factory=dict)
     """Values of axes where none are asked for, as they are typed."""
     notes: Callable[[Sequence[StudyRow]], Iterator[str]] = lambda _rows: iter(())

@@ -84,7 +84,7 @@ class Evidence:
             accepted = alike if len(alike) >= AGREEING else accepted
             unknown = [process for process in nights if known_draw(process) is None]
             nights = [*unknown, *drawn_alike(nights, draw)]
-        # A night counts once, however many its processes; one of an unknown run counts alone.
+        # A night counts once, however many processes it has; one of an unknown run is a night.
         runs = {process.run or n for n, process in enumerate(nights)}
         return {PINNED: accepted, **({ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {})}
 

@@ -19,7 +19,8 @@ IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
 def family_of(case: Case, *, in_bursts: bool = False, is_measured: bool = True) -> str:
     """Return the name of a case's family; one that is measured in bursts is power-bound.
 
-    All cases are one family unless ``is_measured``, how far the vendor's devices differ.
+    All cases are one family unless it has been measured how far the vendor's devices differ
+    (``is_measured``).
     """
     if not is_measured:
         return UNMEASURED

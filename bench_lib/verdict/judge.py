@@ -392,7 +392,8 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
     """Judge times differently where the device waited for the host.
 
     Wall-clock time then shows Python's launch path and whatever else the host did.  The device's
-    own time is judged separately, and takes the place of a wall-clock time that is noisy.
+    own time is judged separately.  If it is steady, it takes the place of a wall-clock time that is
+    noisy.
     """
     if not evidence.waits():
         return verdicts

@@ -32,8 +32,8 @@ class Sizes(NamedTuple):
 
 SIZES = {"cuda": Sizes(512, 8, 64, 28), "cpu": Sizes(192, 2, 16, 14)}
 LARGE = {"cuda": Sizes(4096, 64, 256, 56), "cpu": SIZES["cpu"]}
-"""TF32 is a permission: for little work a library may choose an FP32 kernel, but not for this
-much."""
+"""TF32 is a permission: for little work a library may choose an FP32 kernel; for this much it has
+no reason to."""
 ROWS, IMAGES = 512, 8
 """First rows and images of an answer, which are compared with FP64."""
 

@@ -88,7 +88,7 @@ PROFILED_S = 1.0
 
 On a CPU every operation is recorded, and a step of some networks has 60,000 of them."""
 WARMUP_S = 0.3
-"""GPU clocks take about that long to ramp up."""
+"""Warm-up before those steps: GPU clocks take about that long to ramp up."""
 
 
 def measured(case: Case, context: MeasuringContext) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _is_small(recording: Recording) -> bool:
 
 
 def _fastest(recordings: Sequence[Recording]) -> Recording:
-    """Replay each some times, interleaved; returns the one that takes the least time."""
+    """Replay each some times, in turns; returns the one that takes the least time."""
     least_ms = [float("inf")] * len(recordings)
     for _ in range(ROUNDS):
         for i, recording in enumerate(recordings):
@@ -134,7 +134,7 @@ def _record(
         with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
             answer = step()
     except Exception:
-        # The caller judges what a step raises; here is only the clean-up.  If the driver has
+        # The caller judges what a step raises; this only cleans up.  If the driver has
         # given the recording up (a step that waits for the device), torch raises before it
         # ends the recording everywhere: the generator refuses to be used outside of one, and
         # the allocator no longer frees its cache when memory runs short.

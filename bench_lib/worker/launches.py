@@ -26,8 +26,8 @@ MADE, EVERY = 192, 8
 def excess(device: torch.device) -> float | None:
     """Return how much more a launch costs in the default stream than in the cheapest one.
 
-    A fraction, after some 70 ms.  None if processes are not replaced for it: on a CPU, under HIP,
-    where it has not been measured, and if streams cannot be compared.
+    A fraction, after some 70 ms.  None if processes are not replaced for it: on a CPU; under HIP,
+    as nobody has measured it there; and if streams cannot be compared.
     """
     if device.type != "cuda" or torch.version.hip is not None:
         return None

@@ -436,7 +436,7 @@ def uncollected() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """When the measured stretch began, was all issued, and was done on the device."""
+    """When the measured stretch began, when all of it was issued, and when the device was done."""
 
     begin_s: float
     issued_s: float

@@ -1,6 +1,7 @@
 """Profiles a step with torch's profiler, after it was measured.
 
-``kernels`` is cheap; ``traced`` and ``tabled`` profile as ROCm's tool does.
+``kernels`` is cheap, as it records only the device; ``traced`` and ``tabled`` profile as ROCm's
+tool does.
 """
 
 from __future__ import annotations

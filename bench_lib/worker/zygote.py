@@ -167,8 +167,9 @@ def _without_runner() -> int:
 def _load_compiler() -> None:
     """Import and compute what takes every child on a GPU 1.6 s, and 2 s if it compiles.
 
-    Torch then asks whether there is a GPU, which keeps the children from opening one unless the
-    vendor's management library answers.  In that case this process starts over without it.
+    On the way torch asks whether there is a GPU, which keeps the children from opening one unless
+    the vendor's management library answers.  If it does not, this process starts over without the
+    compiler.
     """
     with environment({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
         try:

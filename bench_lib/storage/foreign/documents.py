@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 
 def figures(data: bytes, kinds: Mapping[str, Kind]) -> Iterator[Reported]:
-    """Yield the figures of a file's documents, each of which has a kind; raises FormatError."""
+    """Yield the figures of a file's documents, each of one of ``kinds``; raises FormatError."""
     for where, document in _documents(data):
         kind = next((k for name, k in kinds.items() if name in document), None)
         if kind is None:

@@ -97,7 +97,7 @@ NEEDED = ("m", "n", "k", "us")
 USUAL = dict.fromkeys(
     ("grouped_gemm", "beta", "scaleA", "scaleB", "bias_vector", "rotating_buffer", "flush"), "0"
 ) | {"batch_count": "1", "activation_type": "none", "use_gpu_timer": "0"}
-"""Usual values of arguments; a case's id names others."""
+"""Usual values of arguments; a case's id names only those that differ."""
 
 
 def _hipblaslt(data: bytes) -> list[Reported]:

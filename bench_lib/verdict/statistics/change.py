@@ -60,7 +60,7 @@ MOST_DISTURBED = 5
 MOST_APART = 0.01
 """A run may move a whole suite by this standard deviation, while data on runs are scarce."""
 FAR = 3.0
-"""A difference of more standard deviations is not due to a run or device, and does not count."""
+"""A difference of more standard deviations than this is no run's or device's, and is left out."""
 GUESSED_RUN = 0.0015
 """Standard deviation from run to run, where neither history nor suite shows it."""
 GUESSED_DEVICE = {
@@ -367,7 +367,7 @@ class _Groups:
         return np.where(self.sizes > 0, middle, 0.0)
 
     def sums(self, values: Floats) -> Floats:
-        """Return the sum of ``values``, one for each of the groups' values, in each group."""
+        """Return each group's sum of ``values``, of which there is one for each of its members."""
         return np.asarray(np.bincount(self.at, values, len(self.sizes)), dtype=float)
 
     @property

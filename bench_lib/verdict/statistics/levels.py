@@ -48,7 +48,7 @@ CHANGED = 0.1
 """Share of series whose level changed, before there is data."""
 
 LEAST_CHANGE = math.log1p(0.003)
-"""Smaller changes are not worth reporting, of logarithms."""
+"""Smaller changes, in logarithms, are not reported."""
 FALSE = 0.02
 """False changes in windows that hold each night once, in the mean and at most."""
 WINDOWS = (12, 30, 80)

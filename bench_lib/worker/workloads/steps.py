@@ -220,7 +220,7 @@ class InferenceStep:
         self.built = built
         self.run = built.compiled(built.model)
         is_graph = built.spec.compile_mode == "graph"
-        # Ranks replay together, so all must record equally often.
+        # Ranks replay together, and one may be able to record less often than another.
         again = AGAIN if built.setting.ranks == 1 else 0
         self.recorded = Recorded(self.answer, again=again) if is_graph else None
         self.step = self.recorded or self.answer
