@@ -284,9 +284,8 @@ def reason(difference: Diff, step_delta_s: float | None = None) -> str:
     same_way = [c for c in parts if c.delta_s * difference.delta_s > 0]
     named = [c for c in same_way if abs(c.delta_s) >= WORTH * total_s][:MOST]
     sign = "+" if difference.delta_s > 0 else "-"
-    sentence = f"{sign}{seconds(total_s)} in {difference.what}: " + "; ".join(
-        c.words for c in named
-    )
+    changes = "; ".join(change.words for change in named)
+    sentence = f"{sign}{seconds(total_s)} in {difference.what}: {changes}"
     opposite = [c for c in parts[::-1] if c.delta_s * difference.delta_s < 0]
     if opposite and sum(abs(c.delta_s) for c in named) > OFFSET * total_s:
         sentence += f"; against that {opposite[0].words}"
