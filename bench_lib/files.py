@@ -25,7 +25,7 @@ def open_regular(path: Path, limit: int) -> BinaryIO:
     file = os.fdopen(_regular(path, os.O_RDONLY), "rb")
     if (size := os.fstat(file.fileno()).st_size) > limit:
         file.close()
-        reason = f"it holds {size / 1e6:.0f} MB, and no more than {limit / 1e6:.0f} MB are read"
+        reason = f"it holds {size / 1e6:.0f} MB; the limit is {limit / 1e6:.0f} MB"
         raise _refusal(path, reason)
     return file
 
@@ -54,7 +54,7 @@ def replacing(path: Path) -> Iterator[Path]:
     A suffix ``.gz`` is kept.  Raises OSError as ``replace`` does.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise _refusal(path, "it is no regular file; name another")
+        raise _refusal(path, "it is not a regular file; name another")
     packed = ".gz" if path.suffix == ".gz" else ""
     part = path.with_name(f".part-{secrets.token_hex(8)}{packed}")
     try:
@@ -86,14 +86,15 @@ def _regular(path: Path, flags: int) -> int:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
-            raise _refusal(path, "it is a link; name the file itself, or put it there") from error
+            reason = "it is a link; name the file itself, or replace the link with it"
+            raise _refusal(path, reason) from error
         if error.errno == errno.ENXIO:
-            raise _refusal(path, "it is no regular file") from error
+            raise _refusal(path, "it is not a regular file") from error
         raise
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise _refusal(path, "it is no regular file")
+    raise _refusal(path, "it is not a regular file")
 
 
 def _refusal(path: Path, why: str) -> OSError:

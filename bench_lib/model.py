@@ -166,7 +166,7 @@ class Case:
 def problem_of(case: object) -> str | None:
     """Return why an object cannot be measured and stored as a case; None if it can."""
     if not isinstance(case, Case):
-        return f"{case!r} is no Case; make one with bench_lib.Case(id, workload, params)"
+        return f"{case!r} is not a Case; make one with bench_lib.Case(id, workload, params)"
     if not (is_case_id(case.id) and _is_plain(case.id)):
         return f"the case's id is {case.id!r}; it must be {ID_RULE}"
     params: object = case.params

@@ -135,10 +135,12 @@ def _compared(verdict: Verdict, finding: Difference) -> Iterator[str]:
             if not finding.is_certain and finding.detects is None and verdict.ratio > 1:
                 beyond = f"beyond the tolerance of {percent(verdict.tolerance or 0.0)}, "
                 is_enough = n >= (AGREEING if finding.baseline else LEAST_PAIRS)
-                few = f"one {one} decides" if n == 1 else f"{many(n, one)} decide"
-                yield beyond + (
-                    "but within what chance explains" if is_enough else f"but {few} nothing yet"
+                few = (
+                    f"one {one} is too few to decide"
+                    if n == 1
+                    else f"{many(n, one)} are too few to decide"
                 )
+                yield beyond + ("but chance may explain it" if is_enough else f"but {few}")
     yield from _limits(verdict, finding)
 
 
@@ -183,7 +185,7 @@ def _whom(verdict: Verdict, finding: Difference) -> str:
         name = turns.reference if turns is not None and turns.alone else "the reference"
         return f"{name} in {many(finding.candidate, 'pair')}"
     if verdict.against == "rolling":
-        return f"{many(finding.baseline, 'process')} of accepted nights"
+        return f"{many(finding.baseline, 'process')} of accepted runs"
     return many(finding.baseline, "baseline process")
 
 
@@ -204,9 +206,9 @@ def _clock(finding: ClockChange) -> Iterator[str]:
         clocks += f"; power {finding.power_w[0]:.0f} W against {finding.power_w[1]:.0f} W"
     by = f"{abs(finding.cycles - 1):.1%} {'slower' if finding.cycles > 1 else 'faster'}"
     if finding.leaves_doubt:
-        yield f"in time × clock {by}, which chance may explain: {clocks}"
+        yield f"{by} in time × clock, which chance may explain: {clocks}"
     else:
-        yield f"explained by the clock: {clocks}; in time × clock {by}"
+        yield f"explained by the clock: {clocks}; {by} in time × clock"
 
 
 def _host_bound(finding: HostBound) -> Iterator[str]:
@@ -253,7 +255,7 @@ def _other_state(verdict: Verdict, finding: OtherState) -> str:
         return f"not compared: caches were {finding.here} here and not in {_baseline(verdict)}"
     if finding.of == "device time":
         sources = f"{finding.here} here, {finding.baseline} in {_baseline(verdict)}"
-        return f"no device time to compare ({sources}), and the wall time alone shows the host"
+        return f"no device time to compare ({sources}), and the wall time alone measures the host"
     return f"measured {finding.here} here and {finding.baseline} in the baseline; accept a new run"
 
 
@@ -267,7 +269,7 @@ def _unaccepted(verdict: Verdict, finding: Unaccepted) -> Iterator[str]:
         spread = f"iterations within a process vary by {finding.spread:.1%}, above {TRUST:.0%}"
         yield f"{spread}, where timings are no longer trusted"
     if not finding.is_finite:
-        yield "the answer holds infinities or NaN"
+        yield "the answer contains infinities or NaN"
     if finding.published is not None:
         yield from _beside(finding.published, finding.rate)
 

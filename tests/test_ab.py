@@ -43,7 +43,7 @@ from bench_lib.studies.asked import least_s
 from bench_lib.verdict import judge
 
 DEVICE = gpus(1)[0]
-ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
+ABORT = Fault("died", "the worker was killed by SIGABRT", "measure", "HSA_STATUS_ERROR")
 FAST, SLOW = [0.010] * 20, [0.0105] * 20
 
 
@@ -202,7 +202,7 @@ def test_the_device_is_taken_once_and_given_back(bed):
 
 def test_a_side_that_opens_another_device_is_named(bed):
     bed.b.device = replace(DEVICE, uuid="GPU-00000000000000ff")
-    with pytest.raises(LaunchError, match=r"^B: the worker opened another device than mi300x"):
+    with pytest.raises(LaunchError, match=r"^B: the worker opened a device other than mi300x"):
         bed.run("x")
 
 
@@ -212,7 +212,7 @@ def test_ranks_are_not_started_behind_a_prefix(bed):
     row = bed.run("x", launch=Launch(ranks=2))["x"]
     assert row.status is Status.SKIPPED
     assert row.verdicts[0].reason == (
-        "B: cases of several ranks are not started behind a command prefix"
+        "B: cases with several ranks cannot be started with a command prefix"
     )
 
 
@@ -259,9 +259,9 @@ def test_an_equal_pair_of_sides_is_ok_everywhere(bed):
 @pytest.mark.parametrize(
     ("faulty", "words"),
     [
-        ("b", "B: died in measure: the worker was ended by SIGABRT"),
-        ("a", "A: died in measure: the worker was ended by SIGABRT"),
-        ("ab", "B: died in measure: the worker was ended by SIGABRT"),
+        ("b", "B: died in measure: the worker was killed by SIGABRT"),
+        ("a", "A: died in measure: the worker was killed by SIGABRT"),
+        ("ab", "B: died in measure: the worker was killed by SIGABRT"),
     ],
 )
 def test_a_fault_is_an_error_that_names_its_side_and_the_rest_goes_on(bed, faulty, words):
@@ -374,7 +374,7 @@ def test_cold_caches_on_one_side_make_everything_incomparable(bed, tmp_path):
     row = bed.run("x", pairs=2)["x"]
     assert row.status is Status.INCOMPARABLE
     assert row.verdicts[0].reason == (
-        "conditions differ: miopen_cache warm on A and cold on B; warm both, then compare again"
+        "conditions differ: miopen_cache warm on A and cold on B; warm up both, then compare again"
     )
 
 
@@ -566,7 +566,7 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
     assert lines[6].split()[6] == "+5.0%"
     assert lines[7].split()[:2] == ["big-fp16", "OK"]
     assert "environment, A -> B: torch 2.9.0 -> 2.10.0" in lines
-    died = "big-fp32: ERROR run: B: died in measure: the worker was ended by SIGABRT"
+    died = "big-fp32: ERROR run: B: died in measure: the worker was killed by SIGABRT"
     assert died in lines
     run = history.files(Path("history"))
     ids = {history.read(path).run_id: history.read(path) for path in run}
@@ -712,7 +712,7 @@ def test_kernels_of_a_dead_reference_are_said_to_be_its_own(scripted, bed, monke
     status, out, _, _ = scripted("--pairs", "2", "--most-pairs", "3")
     assert status == 1
     (reason,) = (line for line in out.splitlines() if line.startswith("small-fp32: REGRESSED"))
-    assert reason.endswith("its kernels are unknown: the reference's: it is gone")
+    assert reason.endswith("the reference's kernels are unknown: it is gone")
 
 
 # ---- for real -----------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def test_what_is_written_builds_a_step_that_runs(own, run, words, case_id):
 def test_inputs_are_drawn_from_layers_and_signature(own, run, words, drawn):
     answer = run(f"mine:{words}")
     assert drawn in (own / "perf_tests" / "adopted.py").read_text()
-    assert "works, give yours by --input NAME=SHAPE" in answer.out
+    assert "works; set yours with --input NAME=SHAPE" in answer.out
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_inputs_are_drawn_from_layers_and_signature(own, run, words, drawn):
         ("mine", "write it as package.module:Object"),
         ("nowhere:Net", "No module named 'nowhere'"),
         ("mine:Nets", "has no attribute 'Nets'"),
-        ("mine:number", "mine:number: it is of type int; it must be a class of torch.nn.Module"),
+        ("mine:number", "mine:number: it is of type int; it must be a subclass of torch.nn.Module"),
         ("mine:Words", "Words needs words; give --arg words=VALUE"),
-        ("mine:Odd", "no input could be drawn for a, b; give --inp"),
+        ("mine:Odd", "no input was found for a, b; give --inp"),
         ("mine:Odd --input c=3", "give --input a=SHAPE --input b=SHAPE instead of c"),
         ("mine:Net --input image=3,4", "RuntimeError: "),
         ("mine:Net --input image=big", "--input: image=big; it must be NAME=3,224,224"),

@@ -190,7 +190,10 @@ def profilers(package, machine, monkeypatch):
 @pytest.mark.usefixtures("profilers")
 @pytest.mark.parametrize(
     ("tool", "words"),
-    [("vtune", "vtune is not installed"), ("nvprof", "no backend here has a profiler 'nvprof'")],
+    [
+        ("vtune", "vtune is not installed"),
+        ("nvprof", "no installed backend has a profiler 'nvprof'"),
+    ],
 )
 def test_a_profiler_is_asked_of_whoever_has_its_name(tmp_path, tool, words):
     with pytest.raises(UnprofiledError, match=words):

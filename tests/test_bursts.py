@@ -213,7 +213,7 @@ def test_a_device_is_calibrated_once_and_remembered(station):
     [
         ({"foreign_processes": [41]}, 0.0, "shared with process 41"),
         ({"throttle": ["thermal"], "throttled": {"thermal": 0.5}}, 0.0, "throttled: thermal"),
-        ({}, 0.011, "two readings of its full clock differ by 1.1%"),
+        ({}, 0.011, "two readings of the full clock differ by 1.1%"),
     ],
     ids=["shared", "throttled", "unsteady"],
 )

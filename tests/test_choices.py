@@ -146,7 +146,7 @@ def test_a_template_s_tiles_stand_in_its_source(monkeypatch):
     assert Draw({"k": found[0]}).table == {}
 
 
-OTHERWISE = "this torch keeps them otherwise"
+OTHERWISE = "this version of torch stores them differently"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ OTHERWISE = "this torch keeps them otherwise"
     [
         ([], "the compiler is not Inductor"),
         ([{"cpp_fused_relu_0": print}], "no kernel is Triton's"),
-        ([{"k": make_kernel(BIG, launchers=0)}], "no kernel has decided"),
+        ([{"k": make_kernel(BIG, launchers=0)}], "no kernel has been tuned"),
         (
             [{"k": make_kernel(BIG, launchers=2)}],
             f"{OTHERWISE}: ValueError: triton_poi_fused_relu_0 still has 2 configurations",
@@ -237,7 +237,7 @@ ELSEWHERE = make_draw(BIG, BIG, BIG, sources="abz")
 ANOTHER = make_draw(BIG, SMALL, BIG, sources="abz")
 LESS = "the sources of 1 kernel differ"
 MORE = "the sources of 2 kernels differ"
-CHANGED = "of triton_poi_fused_1"
+CHANGED = "for triton_poi_fused_1"
 
 
 def of_draw(draw: Draw | None, *slower: float) -> list[ProcessSummary]:

@@ -195,7 +195,7 @@ def test_values_are_exported_as_csv_of_all_runs_or_of_one(cli, runs, tmp_path):
         (["xyz", "--format", "csv"], "'xyz' is not a run here; history has "),
         (
             ["--format", "csv", "-o", "history"],
-            "cannot write history: it is no regular file; name another",
+            "cannot write history: it is not a regular file; name another",
         ),
     ],
 )

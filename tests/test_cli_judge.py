@@ -279,7 +279,8 @@ def test_a_name_cannot_command_the_terminal(judge):
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
 @pytest.mark.parametrize(
-    ("name", "why"), [("none.jsonl", "No such file or directory"), (".", "it is no regular file")]
+    ("name", "why"),
+    [("none.jsonl", "No such file or directory"), (".", "it is not a regular file")],
 )
 def test_a_file_that_cannot_be_opened_is_one_line(judge, name, why, words):
     answer = judge.command(name, *words)

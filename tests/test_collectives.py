@@ -321,7 +321,7 @@ def test_what_the_backend_cannot_do_is_a_skip(monkeypatch, error):
     stand_in.all_reduce = refuse
     monkeypatch.setattr(module, "dist", stand_in)
     step = collective(Setting(CPU, ranks=2), op="all_reduce", bytes=64).step
-    with pytest.raises(UnsupportedError, match=f"threads cannot: {error}"):
+    with pytest.raises(UnsupportedError, match=f"threads does not support this: {error}"):
         step()
 
 
@@ -330,8 +330,8 @@ def test_what_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
     with pytest.raises(UnsupportedError) as raised:
         collective(Setting(CPU, ranks=4), op="all_to_all", bytes=2**31)
     assert str(raised.value) == (
-        "the buffers of all_to_all need 4.0 GiB on each rank, and 80% of 10.0 GiB of memory may be "
-        "taken"
+        "the buffers of all_to_all need 4.0 GiB on each rank, but only 80% of 10.0 GiB of memory "
+        "may be used"
     )
 
 

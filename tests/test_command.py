@@ -116,7 +116,7 @@ def test_a_server_is_started_asked_and_ended_with_all_its_children(words, tmp_pa
     ("variables", "more", "error"),
     [
         ({"WELL": "500"}, {"start_s": 1.5}, r"/health answered 500 within 1\.5 s of the server's"),
-        ({"WELL": "-3"}, {}, "the server ended with status 3 before it was ready; its last words"),
+        ({"WELL": "-3"}, {}, "the server ended with status 3 before it was ready; its last output"),
         ({}, {"health": "http://127.0.0.1:9/", "start_s": 0.3}, "did not answer within 0.3 s"),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_command_that_outlives_its_cases_time_limit_leaves_nothing(words, tmp_
 @pytest.mark.parametrize(
     ("client", "error"),
     [
-        ("{python} -c 'import sys; print(\"no\"); sys.exit(4)'", "status 4; its last words: no"),
+        ("{python} -c 'import sys; print(\"no\"); sys.exit(4)'", "status 4; its last output: no"),
         ("true", "the client wrote no r.json"),
         ("no-such-program-anywhere", "the client ended with status"),
     ],
@@ -182,7 +182,7 @@ def test_a_client_that_fails_is_an_error_with_its_last_words(words, client, erro
     ("more", "error"),
     [
         ({"start": "true"}, "start needs health"),
-        ({"health": "file:///etc/passwd"}, "it must be a URL of http"),
+        ({"health": "file:///etc/passwd"}, "it must be an HTTP URL"),
     ],
 )
 def test_words_that_cannot_be_meant_start_nothing(more, error):

@@ -106,7 +106,7 @@ def test_a_file_that_was_changed_is_not_unpickled(cifar, monkeypatch, file):
         datasets.from_files("cifar100", cifar)
     words = str(raised.value)
     assert words.startswith(f"{cifar}: cifar100 cannot be read: ")
-    assert words.endswith(f"CIFAR100({str(cifar)!r}, download=True), or use data generated")
+    assert words.endswith(f"CIFAR100({str(cifar)!r}, download=True), or use generated data")
 
 
 def test_a_file_that_is_not_there_is_an_error(cifar):
@@ -138,5 +138,5 @@ def test_mnist_is_read_as_torchvision_reads_it(mnist):
 
 def test_files_without_a_folder_are_a_skip_that_says_what_to_set(monkeypatch):
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    with pytest.raises(UnsupportedError, match=f"{FOLDER_VARIABLE} names no folder to read"):
+    with pytest.raises(UnsupportedError, match=f"{FOLDER_VARIABLE} is not set"):
         datasets.load("cifar10", "files")

@@ -26,7 +26,7 @@ from bench_lib.profiling.profilers import UnprofiledError
 
 DEVICE = gpus(1)[0]
 STUCK = ("thermal",)
-ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
+ABORT = Fault("died", "the worker was killed by SIGABRT", "measure", "HSA_STATUS_ERROR")
 
 
 @pytest.fixture
@@ -507,7 +507,7 @@ def crowded(monkeypatch, workers):
     return answers
 
 
-WAITED = "waited for a CPU 35% of the time: something else runs here"
+WAITED = "waited for a CPU 35% of the time: other programs are running here"
 
 
 def test_a_slower_case_that_waited_for_a_cpu_is_invalid_and_measured_again(
@@ -622,13 +622,13 @@ def test_cases_are_looked_into_in_one_context_that_measures_nothing(bench, worke
 
 def test_a_case_that_cannot_be_looked_into_says_why_and_the_next_one_can(bench, workers):
     workers.kernels = {
-        "a": Fault("died", "the worker was ended by SIGSEGV", "profile"),
+        "a": Fault("died", "the worker was killed by SIGSEGV", "profile"),
         "b": "no such arithmetic here",
     }
     cases = [make_case(id="a"), make_case(id="b"), make_case(id="c")]
     found = {case.id: table for case, table in bench().profile(cases)}
     assert found == {
-        "a": "died in profile: the worker was ended by SIGSEGV",
+        "a": "died in profile: the worker was killed by SIGSEGV",
         "b": "no such arithmetic here",
         "c": KERNELS,
     }

@@ -25,8 +25,8 @@ from bench_lib.worker.workloads.networks import network
 
 # --- which figure is taken -----------------------------------------------------------------
 
-NO_GRAPH = "no graph of the step could be replayed: "
-KERNELS = f"device time is the sum of the kernels; {NO_GRAPH}"
+NO_GRAPH = "the step could not be replayed as a graph: "
+KERNELS = f"the device time is the sum of the kernels' times; {NO_GRAPH}"
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_replays_that_the_host_cannot_issue_in_time_are_not_the_devices_time():
     clock = Device(launch_s=1 / 8, replays_s=[1 / 16])
     found = device_time(clock, clock.step)
     assert (found.seconds, found.source) == (1 / 32, "kernels")
-    reason = "the device is done with a replay before the host issues the next"
+    reason = "the device finishes each replay before the host issues the next"
     assert found.warnings == [f"{KERNELS}RuntimeError: {reason}"]
 
 

@@ -171,7 +171,7 @@ from pathlib import Path
 from standins.worker import held_class, nobody_shares
 from standins import worker as scripted
 
-scripted.KERNELS = "the profiler saw no operation"
+scripted.KERNELS = "the profiler recorded no operations"
 scripted.make_measurement = functools.partial(
     scripted.make_measurement, items_per_step=8, item="sample"
 )

@@ -23,7 +23,7 @@ def test_an_environment_is_named_by_its_folder_or_by_its_interpreter(tmp_path):
     [
         ("Looking\\nERROR: no torch==9\\n\\n[notice] a new pip", "ERROR: no torch==9"),
         ("killed", "killed"),
-        ("", "it said nothing"),
+        ("", "it printed nothing"),
     ],
 )
 def test_an_installers_output_is_told_by_the_line_that_names_the_cause(output, gist):
@@ -77,7 +77,7 @@ def test_one_package_is_exchanged_with_what_needs_it_and_all_else_is_as_beneath(
     modules = ("engine", "painter", "stone", "mine")
     assert says(over / "bin" / "python", *modules) == ["2.0", "2.0", "1.0", "edited"]
     assert says(base / "bin" / "python", *modules) == ["1.0", "1.0", "1.0", "edited"]
-    with pytest.raises(LaunchError, match=r"no environment with engine==9: ERROR: Could not"):
+    with pytest.raises(LaunchError, match=r"an environment with engine==9: ERROR: Could not"):
         environments.overlaid(tmp_path / "no", str(base / "bin" / "python"), "engine==9")
 
 
@@ -106,8 +106,8 @@ def test_a_container_is_given_the_variables_on_its_command_line(tmp_path):
     ("python", "words"),
     [
         ("/nowhere/python", "/nowhere/python cannot be run: No such file or directory"),
-        ("/bin/false", "/bin/false left with exit status 1; its last output:"),
-        ("/bin/echo", "/bin/echo does not answer as a Python does"),
+        ("/bin/false", "/bin/false ended with exit status 1; its last output:"),
+        ("/bin/echo", "/bin/echo does not answer like a Python"),
     ],
 )
 def test_what_is_no_python_is_named(python, words):

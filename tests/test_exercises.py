@@ -203,7 +203,7 @@ def test_what_was_discarded_has_no_part_in_the_figures():
         (
             [make_attempt(measurement=make_measurement(iteration_s=[0.0] * 20))],
             "ERROR",
-            "resnet18-b4-fp32-eager-infer: iteration times have to be above zero",
+            "resnet18-b4-fp32-eager-infer: iteration times must be above zero",
         ),
     ],
 )  # fmt: skip

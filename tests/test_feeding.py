@@ -177,4 +177,4 @@ def test_torchs_own_words_on_more_workers_than_cpus_are_a_warning(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     (words,) = feed("loader", workers=2).warnings
     assert words.startswith("This DataLoader will create 2 worker processes")
-    assert feed("loader").warnings == ["no loader workers: the process that trains loads too"]
+    assert feed("loader").warnings == ["no loader workers: the training process loads the data too"]

@@ -94,19 +94,19 @@ def sparse(path: Path) -> None:
 ODD = {
     "a link": (
         lambda path: path.symlink_to("real"),
-        "it is a link; name the file itself, or put it there",
+        "it is a link; name the file itself, or replace the link with it",
     ),
     "a dangling link": (
         lambda path: path.symlink_to("none"),
-        "it is a link; name the file itself, or put it there",
+        "it is a link; name the file itself, or replace the link with it",
     ),
     "a loop": (
         lambda path: path.symlink_to(path),
-        "it is a link; name the file itself, or put it there",
+        "it is a link; name the file itself, or replace the link with it",
     ),
-    "a pipe": (pipe, "it is no regular file"),
-    "a folder": (Path.mkdir, "it is no regular file"),
-    "a sparse file": (sparse, "it holds 322123 MB, and no more than 1 MB are read"),
+    "a pipe": (pipe, "it is not a regular file"),
+    "a folder": (Path.mkdir, "it is not a regular file"),
+    "a sparse file": (sparse, "it holds 322123 MB; the limit is 1 MB"),
 }
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_written_through_or_over_what_is_no_regular_file(tmp_path, od
     plant, _ = ODD[odd]
     (tmp_path / "real").write_bytes(b"mine")
     plant(tmp_path / "odd")
-    with pytest.raises(OSError, match=r"it is no regular file|it is a link|Is a directory"):
+    with pytest.raises(OSError, match=r"it is not a regular file|it is a link|Is a directory"):
         write(tmp_path / "odd", b"theirs")
     assert (tmp_path / "real").read_bytes() == b"mine"
     assert not (tmp_path / "none").exists()

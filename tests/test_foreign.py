@@ -283,7 +283,7 @@ def test_a_table_that_ends_within_a_row_is_refused():
 def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(foreign, "MOST_BYTES", 100)
     (problem,) = read("vllm", RECORDED / "vllm-serve.json").problems
-    assert "no more than 0 MB are read; name a file of vLLM's benchmarks" in problem
+    assert "the limit is 0 MB; name a file of vLLM's benchmarks" in problem
 
 
 def test_a_session_without_benchmarks_is_no_measurement(tmp_path):

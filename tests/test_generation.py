@@ -171,7 +171,7 @@ def test_fp8_products_without_the_device_for_them_are_a_skip(monkeypatch):
         raise AssertionError("needs MI300+")
 
     monkeypatch.setattr("torchao.quantization.quantize_", refuse)
-    with pytest.raises(UnsupportedError, match="torchao has no fp8 here: needs MI300"):
+    with pytest.raises(UnsupportedError, match="torchao does not support fp8 here: needs MI300"):
         quantizing.quantize(torch.nn.Sequential(torch.nn.Linear(8, 8)), "fp8")
 
 
@@ -200,7 +200,7 @@ def test_a_precision_has_options_of_the_compiler_and_no_other_case_has_them(
 
 def test_a_cache_that_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
     monkeypatch.setattr("bench_lib.worker.device.memory_bytes", lambda _device: 2**20)
-    with pytest.raises(UnsupportedError, match=r"the weights, and keys and values, need 0\.0 GiB"):
+    with pytest.raises(UnsupportedError, match=r"the weights and the KV cache need 0\.0 GiB"):
         build(task="decode", batch_size=64)
 
 

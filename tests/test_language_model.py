@@ -163,8 +163,8 @@ def test_weights_that_do_not_fit_are_a_skip_with_both_figures(monkeypatch):
     with pytest.raises(UnsupportedError) as raised:
         build(network="llama-3.2-1b", precision="bf16")
     assert str(raised.value) == (
-        "the weights and what training keeps of them need 9.2 GiB on each rank, and 80% of "
-        "4.0 GiB of memory may be taken"
+        "the weights, gradients and AdamW's moments need 9.2 GiB on each rank, but only 80% of "
+        "4.0 GiB of memory may be used"
     )
 
 

@@ -184,7 +184,7 @@ def test_a_companion_that_does_not_answer_is_ended(
     monkeypatch.setattr(module, "TURN_LIMIT_S", 0.2)
     companion = zygote.context()
     os.kill(companion.pid, signal.SIGSTOP)
-    with pytest.raises(LaunchError, match=f"context {companion.name} cannot use its device"):
+    with pytest.raises(LaunchError, match=f"worker {companion.name} cannot use its device"):
         companion.take_turn()
     assert all_gone(companion.pid)
     with pytest.raises(LaunchError):
@@ -209,10 +209,10 @@ FAULTS = {
     "exiting": ("exception", "SystemExit: 3", "SystemExit: 3"),
     "hungry": ("out of memory", "can't allocate memory", "can't allocate memory"),
     "hungry_without_torch": ("out of memory", "MemoryError", "MemoryError"),
-    "leaving": ("died", "the worker left with exit status 3", ""),
-    "aborting": ("died", "the worker was ended by SIGABRT (a library called abort", "Aborted"),
-    "crashing": ("died", "the worker was ended by SIGSEGV (a crash", "Segmentation fault"),
-    "killed": ("died", "the worker was ended by SIGKILL (by hand, or by the kernel", ""),
+    "leaving": ("died", "the worker ended with exit status 3", ""),
+    "aborting": ("died", "the worker was killed by SIGABRT (a library called abort", "Aborted"),
+    "crashing": ("died", "the worker was killed by SIGSEGV (a crash", "Segmentation fault"),
+    "killed": ("died", "the worker was killed by SIGKILL (by a user, or by the kernel", ""),
     "hanging": ("time limit", "no answer within its time limit of 1.5 s", ""),
 }
 
@@ -266,7 +266,7 @@ def test_what_a_case_started_ends_with_its_context(
     [
         (b"nonsense\n", "not JSON: b'nonsense'"),
         (b"[1]\n", "not an object: b'[1]'"),
-        (b'{"else": 1}\n', "not an answer: {'else': 1}"),
+        (b'{"else": 1}\n', "unexpected answer: {'else': 1}"),
         (b'{"measurement": {}}\n', "missing required field"),
         (b'{"fault": {}}\n', "'kind'"),
     ],
@@ -314,11 +314,11 @@ def test_running_out_of_memory_is_told_from_other_errors(error: Exception, kind:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (None, "the worker is gone"),
-        (0, "the worker left with exit status 0"),
-        (-signal.SIGBUS, "the worker was ended by SIGBUS (often a full /dev/shm)"),
-        (-signal.SIGTERM, "the worker was ended by SIGTERM"),
-        (-99, "the worker was ended by signal 99"),
+        (None, "the worker ended with an unknown exit status"),
+        (0, "the worker ended with exit status 0"),
+        (-signal.SIGBUS, "the worker was killed by SIGBUS (often a full /dev/shm)"),
+        (-signal.SIGTERM, "the worker was killed by SIGTERM"),
+        (-99, "the worker was killed by signal 99"),
     ],
 )
 def test_an_exit_code_is_put_into_words(code: int | None, words: str) -> None:
@@ -354,7 +354,9 @@ def test_a_zygote_that_somebody_stopped_is_given_up(
     monkeypatch.setattr(module, "STOPPED_LIMIT_S", 0.1)
     os.kill(zygote._pid, signal.SIGSTOP)
     try:
-        with pytest.raises(LaunchError, match=r"was stopped by a signal and did not go on within"):
+        with pytest.raises(
+            LaunchError, match=r"was stopped by a signal and did not continue within"
+        ):
             zygote.context()
     finally:
         os.kill(zygote._pid, signal.SIGCONT)
@@ -432,7 +434,10 @@ def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
         os.kill(zygote._process.pid, signal.SIGKILL)
         assert all_gone(zygote._process.pid, context.pid)
         fault = fault_of(context, case("well"))
-        assert (fault.kind, fault.message) == ("died", "the worker is gone")
+        assert (fault.kind, fault.message) == (
+            "died",
+            "the worker ended with an unknown exit status",
+        )
         with pytest.raises(LaunchError):
             zygote.context()
 
@@ -691,7 +696,7 @@ def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
         assert len(names) == 4
     assert all_gone(own.joint[1], *pids, last.pid)
     assert not own.logs.exists()
-    with pytest.raises(LaunchError, match="the shared workers are gone"):
+    with pytest.raises(LaunchError, match="the process that starts the shared workers has ended"):
         Zygote(joins=own.joint)
 
 
@@ -769,7 +774,7 @@ def test_an_interpreter_without_torch_is_told_with_a_remedy(tmp_path: Path) -> N
 def test_a_worker_that_ends_at_once_is_told_with_its_last_output(tmp_path: Path) -> None:
     python = interpreter(tmp_path, "echo a broken library >&2; exit 7")
     assert refusal(python=python) == (
-        "the worker left with exit status 7; its last output:\na broken library"
+        "the worker ended with exit status 7; its last output:\na broken library"
     )
 
 
@@ -800,7 +805,7 @@ def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
     with Zygote(environment={**BRIEF, "PYTHONPATH": str(tmp_path)}) as zygote:
         with pytest.raises(LaunchError, match="a worker could not open its device") as raised:
             zygote.context()
-        assert "the worker left with exit status 1\n" in str(raised.value)
+        assert "the worker ended with exit status 1\n" in str(raised.value)
         assert str(raised.value).endswith("RuntimeError: no such device")
         hangs.touch()
         monkeypatch.setattr(module, "OPEN_LIMIT_S", 2.0)

@@ -38,7 +38,9 @@ def test_a_folder_that_the_first_rank_does_not_share_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks, "MEETING_S", 0.1)
-    with pytest.raises(MeetingError, match=r"rank 0 did not say within 0.1 s.*BENCH_LIB_SHARED"):
+    with pytest.raises(
+        MeetingError, match=r"rank 0 did not write its address .* within 0.1 s.*BENCH_LIB_SHARED"
+    ):
         met(rank(1), tmp_path)
 
 

@@ -400,7 +400,9 @@ def test_what_cannot_be_loaded_costs_no_other_package_its_metrics(monkeypatch):
     points = {"bench_lib.metrics": [Broken("not there"), Brings([mine]), Brings(other)]}
     monkeypatch.setattr(metrics, "entry_points", lambda group: points[group])
     metrics.registered.cache_clear()
-    with pytest.warns(MachineWarning, match=r"^no metrics from theirs:NOTHING: not there$") as seen:
+    with pytest.warns(
+        MachineWarning, match=r"^cannot load metrics from theirs:NOTHING: not there$"
+    ) as seen:
         assert list(metrics.registered())[-2:] == ["mine", "other"]
     assert seen[0].filename == __file__
     metrics.registered.cache_clear()
@@ -410,8 +412,8 @@ def test_what_cannot_be_loaded_costs_no_other_package_its_metrics(monkeypatch):
     ("brought", "remedy"),
     [
         ([registered()["energy"], Metric("latency", "mine", "s", lambda *_: 1.0)], "rename"),
-        (["latency"], "names 'latency', which is no Metric"),
-        (print, "names <built-in function print>, which is no Metric; fix its package"),
+        (["latency"], "names 'latency', which is not a Metric"),
+        (print, "names <built-in function print>, which is not a Metric; fix its package"),
     ],
 )
 def test_a_name_that_is_taken_and_what_is_no_metric_are_refused(monkeypatch, brought, remedy):

@@ -414,5 +414,5 @@ def test_a_slow_down_is_one_line():
     more = replace(TOLD, cases=["a"], changes=["x", "y"])
     assert nights.in_words(more, "later") == (
         "SLOWER since 2026-01-04: 1 case by 1.23% (1.00% to 2.00%), as 1 night show together: a; "
-        "with x; y; told first by run tonight"
+        "with x; y; first reported by run tonight"
     )

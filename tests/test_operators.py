@@ -48,16 +48,16 @@ def test_a_shape_is_sizes_with_dashes_between():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("64-x-1", "shape '64-x-1': 'x' is not a size; write whole numbers with dashes between"),
+        ("64-x-1", "shape '64-x-1': 'x' is not a size; write whole numbers separated by dashes"),
         ("", "shape '': '' is not a size"),
         ("-64", "shape '-64': '' is not a size"),
         ("64,1024", "'64,1024' is not a size"),
         ("٣-4", "'٣' is not a size"),
-        ("64-0-1", "shape '64-0-1': a size of 0 leaves nothing to do"),
-        ("1-1-1-1-1-1-1-1-1", "has 9 sizes; at most 8"),
+        ("64-0-1", "shape '64-0-1': a size must be above 0"),
+        ("1-1-1-1-1-1-1-1-1", "has 9 sizes; the limit is 8"),
         (f"2-{MOST_ELEMENTS + 1}", f"a size is above {MOST_ELEMENTS}"),
         ("9" * 5000, f"a size is above {MOST_ELEMENTS}"),
-        (64, "shape is 64; write whole numbers with dashes between, as in 64-1024-1024"),
+        (64, "shape is 64; write whole numbers separated by dashes, as in 64-1024-1024"),
     ],
 )
 def test_what_is_no_shape_is_refused_in_words(text, why):
@@ -214,7 +214,7 @@ def test_a_call_touches_no_more_than_it_moves_or_holds():
         ("op=ad shape=4", "unknown op 'ad'; did you mean add"),
         ("op=add shape=3-4 shape2=4-3", "shapes 3-4 and 4-3 do not broadcast"),
         ("op=add shape=3-4 shape2=3-4", "which equals shape"),
-        ("op=add_ shape=4 shape2=3-4", "the result's shape is 3-4, but has to be"),
+        ("op=add_ shape=4 shape2=3-4", "the result's shape is 3-4, but must be"),
         ("op=exp shape=4 shape2=3", "shape2 is '3'; exp has none"),
         ("op=exp shape=4 precision=fp61", "choose from fp32, tf32, fp16, bf16, fp8, mxfp8, mxfp4"),
         ("op=exp shape=4 precision=tf32", "only gemm and conv2d support TF32"),

@@ -173,7 +173,9 @@ def test_pages_are_read_where_they_lie_if_torch_can(monkeypatch):
 def test_attention_is_whose_the_case_says(op):
     numerics = built(tiny(op, backend="math")).numerics()
     assert numerics.cosine == pytest.approx(1)
-    with pytest.raises(UnsupportedError, match="this torch cannot: No viable backend"):
+    with pytest.raises(
+        UnsupportedError, match="this torch does not support this: No viable backend"
+    ):
         built(tiny(op, backend="cudnn")).step()
 
 
@@ -286,7 +288,8 @@ def test_what_needs_more_memory_than_there_is_is_a_skip_with_both_figures(gpu):
     with pytest.raises(UnsupportedError) as caught:
         build(case, gpu(memory=2**29))
     assert str(caught.value) == (
-        "the tensors of add need 0.8 GiB on each rank, and 80% of 0.5 GiB of memory may be taken"
+        "the tensors of add need 0.8 GiB on each rank, but only 80% of 0.5 GiB of memory "
+        "may be used"
     )
 
 
@@ -314,7 +317,11 @@ def test_fp8_is_the_form_that_the_device_has(monkeypatch, gpu, hip, properties, 
     ("hip", "properties", "why"),
     [
         (None, {"major": 8, "minor": 0}, "FP8 needs an NVIDIA GPU of compute capability 8.9"),
-        ("7.0", {"gcnArchName": "gfx90a:sramecc+:xnack-"}, "gfx90a has no FP8 products; MI300"),
+        (
+            "7.0",
+            {"gcnArchName": "gfx90a:sramecc+:xnack-"},
+            "gfx90a does not support FP8 products; MI300",
+        ),
     ],
 )
 def test_where_there_is_no_fp8_its_cases_are_skipped(monkeypatch, gpu, hip, properties, why):
@@ -370,7 +377,9 @@ def test_what_torch_has_not_for_a_precision_is_a_skip(monkeypatch):
         return raising
 
     monkeypatch.setattr(torch, "exp", refuse("\"exp_cpu\" not implemented for 'Half'"))
-    with pytest.raises(UnsupportedError, match='this torch cannot: "exp_cpu" not implemented'):
+    with pytest.raises(
+        UnsupportedError, match='this torch does not support this: "exp_cpu" not implemented'
+    ):
         built(tiny("exp", precision="fp16")).step()
     monkeypatch.setattr(torch, "exp", refuse("device-side assert"))
     with pytest.raises(RuntimeError, match="device-side assert"):

@@ -98,7 +98,7 @@ def test_a_step_of_one_task_is_a_shell_where_people_work():
 
 
 def test_a_rank_of_another_mpirun_does_not_measure_alone():
-    with pytest.raises(UserError, match="take Open MPI's"):
+    with pytest.raises(UserError, match="use Open MPI's"):
         who_am_i(variables(PMI_RANK=3, PMI_SIZE=6, MPI_LOCALRANKID=0))
 
 
@@ -117,7 +117,7 @@ def test_a_rank_beyond_the_last_is_refused(environ, rank, size, launcher):
     with pytest.raises(UserError) as caught:
         who_am_i(variables(environ, {rank: 12, size: 12}))
     assert str(caught.value) == (
-        f"the rank is 12 and {size} is 12 in the environment; a rank is below {size}, and "
+        f"the rank is 12 and {size} is 12 in the environment; a rank must be below {size}; "
         f"{launcher} sets both"
     )
 

@@ -289,7 +289,7 @@ def test_without_a_second_look_nothing_is_called_slower(suite, pytester):
     accept(pytester, "alpha", TEN_MS)
     result = run("-o", "perf_confirm=0")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["alpha: SUSPECT latency: *one process decides nothing*"])
+    result.stdout.fnmatch_lines(["alpha: SUSPECT latency: *one process is too few to decide*"])
     result.stdout.no_fnmatch_line("re-measuring*")
 
 
@@ -727,7 +727,7 @@ def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suit
     with_ranks(
         pytester,
         '{"two-0": CaseSkipped("no such arithmetic"), "two-1": CaseFault(Fault("died", '
-        '"rank 1 was ended by SIGKILL", "first step", "the last words")), '
+        '"rank 1 was killed by SIGKILL", "first step", "the last words")), '
         '"two-2": CaseFault(Fault("died", "gone", "build")), "two-3": [0.0105] * 20}',
         ranks=(2, 2, 2, 2),
     )
@@ -738,7 +738,7 @@ def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suit
     result.assert_outcomes(passed=3, skipped=1, xfailed=1, failed=3)
     result.stdout.fnmatch_lines(
         [
-            "ERROR two-1: died in first step: rank 1 was ended by SIGKILL",
+            "ERROR two-1: died in first step: rank 1 was killed by SIGKILL",
             "the last words",
             "SKIPPED * no such arithmetic",
         ]
@@ -996,7 +996,7 @@ def own_case(**fields):
 @pytest.mark.parametrize(
     ("case", "problem"),
     [
-        ("foo", "'foo' is no Case"),
+        ("foo", "'foo' is not a Case"),
         (Case("x/../y", "steps:step"), "id is 'x/../y'; it must be letters"),
         (Case("x", print), "it must be text, package.module:name"),
         (own_case(params={"n": None}), "n is None; it must be text"),
@@ -1025,7 +1025,7 @@ def test_a_test_whose_case_is_refused_fails_with_the_reason(suite, pytester):
     )
     result = run()
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["*'foo' is no Case*"])
+    result.stdout.fnmatch_lines(["*'foo' is not a Case*"])
 
 
 def test_one_id_is_one_case(suite, pytester):
@@ -1101,12 +1101,12 @@ import warnings
 from standins import worker as scripted
 from bench_lib.model import MachineWarning
 def window(self, begin_s, end_s, own=()):
-    warnings.warn("the device is not watched: no driver", MachineWarning, stacklevel=2)
+    warnings.warn("the device is not monitored: no driver", MachineWarning, stacklevel=2)
 scripted.Watch.window = window
 """)
     result = run("-k", "alpha")
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*MachineWarning: the device is not watched: no driver*"])
+    result.stdout.fnmatch_lines(["*MachineWarning: the device is not monitored: no driver*"])
 
 
 def test_a_device_that_cannot_be_opened_is_told_by_the_worker_that_has_it(suite, pytester):
@@ -1509,7 +1509,7 @@ def test_a_reference_that_cannot_be_used_is_refused_by_hand_and_warned_about_by_
 ):
     run = suite()
     refused = run("-k", "alpha", "--perf-reference", "/nowhere/python")
-    words = "there is no interpreter /nowhere/python for the reference; name the python of the *"
+    words = "the reference's interpreter /nowhere/python does not exist; name the Python of the *"
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stderr.fnmatch_lines([f"ERROR: {words}"])
     assert not runs_in(pytester)

@@ -125,7 +125,7 @@ def test_on_a_cpu_torchs_operations_stand_for_kernels():
     assert (calls["aten::mm"], calls["aten::relu"]) == (3, 3)
     times = [total_s for *_, total_s in found.kernels]
     assert times == sorted(times, reverse=True)
-    with pytest.raises(UnsupportedError, match="the profiler saw no operation"):
+    with pytest.raises(UnsupportedError, match="the profiler recorded no operations"):
         kernels(lambda: None, Clock(), 1)
 
 
@@ -269,7 +269,10 @@ def test_a_hanging_case_ends_at_its_limit_with_all_that_it_started(tmp_path):
     with pytest.raises(CaseFault) as raised:
         run_profile(case, tmp_path / "out", ProfileRequest(1), around=lambda _: words)
     fault = raised.value.fault
-    assert (fault.kind, fault.message) == ("time limit", "not done within its time limit of 2 s")
+    assert (fault.kind, fault.message) == (
+        "time limit",
+        "did not finish within its time limit of 2 s",
+    )
     assert fault.last_output == "phase: build"
     assert all_gone(*pids_in(pids))
 
@@ -298,7 +301,7 @@ def outcome(tmp_path, monkeypatch):
 
 def test_a_profiler_that_fails_after_the_steps_is_a_problem_and_no_fault(outcome):
     (result,) = outcome({"done": True}, status=3)
-    assert result.problems == ["after the steps the worker left with exit status 3"]
+    assert result.problems == ["after the steps the worker ended with exit status 3"]
 
 
 def test_a_worker_that_died_on_its_way_is_a_fault(outcome):

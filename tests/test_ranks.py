@@ -189,7 +189,7 @@ def test_a_rank_that_dies_is_named_and_not_those_that_end_for_it(name: str, tmp_
     fault = fault_with(name, tmp_path, others="meet", last="die")
     assert (fault.kind, fault.phase) == ("died", "first step")
     assert fault.message.startswith(
-        "ended without a result: rank 1 (in 'first step'): rank 1 was ended by SIGKILL"
+        "ended without a result: rank 1 (in 'first step'): rank 1 was killed by SIGKILL"
     )
 
 
@@ -207,7 +207,9 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     monkeypatch.setattr(Ranks, "_follow", once_they_hang)
     fault = fault_with(name, tmp_path, others="meet", last="hang", time_limit_s=25)
     assert (fault.kind, fault.phase) == ("time limit", "first step")
-    assert fault.message.startswith("not done within its time limit of 25 s; not ended: rank ")
+    assert fault.message.startswith(
+        "did not finish within its time limit of 25 s; still running: rank "
+    )
     assert "rank 0 (in 'first step')" in fault.message
     assert "rank 1 (in 'first step')" in fault.message
 
@@ -356,15 +358,15 @@ def test_ranks_that_leave_nothing_are_named(launcher: Callable[[str], LaunchComm
     script = writing(outcome(0)) + "echo the launcher says why; kill -ABRT $$"
     fault = fault_of(launcher(script))
     assert fault.kind == "died"
-    assert fault.message.startswith("stand-in was ended by SIGABRT")
+    assert fault.message.startswith("stand-in was killed by SIGABRT")
     assert fault.message.endswith("; no result from rank 1")
     assert fault.last_output == "the launcher says why"
     fault = fault_of(launcher("exit 0"))
     assert fault.message == (
-        "stand-in left with exit status 0; no result from rank 0, 1, and none began"
+        "stand-in ended with exit status 0; no result from rank 0, 1, and no rank started"
     )
     fault = fault_of(launcher("echo no; echo no slots; exit 1"))
-    assert fault.message.endswith(", and none began; its last words: no slots")
+    assert fault.message.endswith(", and no rank started; its last output: no slots")
 
 
 def test_a_rank_that_died_is_named_with_its_output_and_the_launchers(
@@ -405,7 +407,7 @@ def test_ranks_that_their_launcher_ended_are_not_blamed(
         + "echo CANCELLED DUE TO TIME LIMIT; exit 143"
     )
     fault = fault_of(launcher(script))
-    assert fault.message == "stand-in left with exit status 143; no result from rank 0, 1"
+    assert fault.message == "stand-in ended with exit status 143; no result from rank 0, 1"
     assert (fault.phase, fault.last_output) == ("build", "CANCELLED DUE TO TIME LIMIT")
 
 
@@ -419,8 +421,8 @@ def test_at_the_time_limit_the_rank_that_stayed_behind_is_named(
     )
     fault = fault_of(launcher(script), time_limit_s=0.1)
     assert fault.message == (
-        "not done within its time limit of 0.1 s; not ended: rank 1 (in 'first step'), rank 0 (in "
-        "'warm-up')"
+        "did not finish within its time limit of 0.1 s; still running: rank 1 (in 'first "
+        "step'), rank 0 (in 'warm-up')"
     )
     assert fault.phase == "first step"
     assert fault.last_output.splitlines()[0] == "reading data"
@@ -460,9 +462,7 @@ def test_the_folder_lies_where_all_hosts_see_it(
         run_ranks(two_ranks("any"), words, {"BENCH_LIB_SHARED": str(shared)})
     assert Path((tmp_path / "said").read_text().strip()).parent == shared
     assert list(shared.iterdir()) == []
-    with pytest.raises(
-        LaunchError, match=r"ranks are on 2 hosts; name a folder .*BENCH_LIB_SHARED"
-    ):
+    with pytest.raises(LaunchError, match=r"ranks are on 2 hosts; set BENCH_LIB_SHARED"):
         run_ranks(two_ranks("any"), words)
     with pytest.raises(LaunchError, match=r"BENCH_LIB_SHARED is '/nowhere': No such file"):
         run_ranks(two_ranks("any"), words, {"BENCH_LIB_SHARED": "/nowhere"})

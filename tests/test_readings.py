@@ -51,7 +51,12 @@ def test_the_top_five_are_told_each_and_together():
 
 @pytest.mark.parametrize(
     ("copied", "words"),
-    [(11, "a bottleneck"), (10, "no bottleneck yet"), (6, "no bottleneck yet"), (4, "efficient")],
+    [
+        (11, "a bottleneck"),
+        (10, "not a bottleneck yet"),
+        (6, "not a bottleneck yet"),
+        (4, "efficient"),
+    ],
 )
 def test_copies_are_read_as_the_guide_reads_them(copied, words):
     kernel, copy = Kernel("gemm", 1, (100 - copied) * MS), Kernel("Memcpy HtoD", 3, copied * MS)
@@ -65,7 +70,8 @@ def test_the_kernel_whose_spread_costs_most_is_told():
     tiny = row((600, 601), (602, 603), (604, 605), (606, 607), (608, 613), name="tiny")
     found = answer("kernel durations", Kernel("big", 5, MS), calls=[*tiny, *big])
     assert found.words == (
-        "big varies most in all: 100 us to 200 us, standard deviation 33% of its mean over 5 calls"
+        "big contributes most to the variation: 100 us to 200 us, standard deviation 33% "
+        "of its mean over 5 calls"
     )
     assert found.reading.startswith("varied: ")
 

@@ -349,7 +349,8 @@ def test_a_reference_of_other_software_than_accepted_decides_and_is_noted(bed):
     line, note = bed.said[-2:]
     assert line == f"in turns with torch 2.8.0, torchao 0.18.0 ({bed.reference})"
     words = f"torch {ACCEPTED} -> 2.8.0; torchao 0.17.0 -> 0.18.0"
-    assert note == f"note: the reference is not what the baseline was accepted in: {words}"
+    start = "note: the reference is not the environment in which the baseline was accepted: "
+    assert note == start + words
 
 
 def test_a_case_without_a_baseline_is_judged_by_its_pairs(bed):
@@ -512,8 +513,8 @@ def refused(bed, *words):
 
 def test_an_interpreter_that_is_not_there_is_refused(bed):
     bed.reference = Side(str(bed.folder / "nowhere" / "python"))
-    words = f"there is no interpreter {bed.reference.python} for the reference; "
-    assert refused(bed) == f"{words}name the python of the accepted environment"
+    words = f"the reference's interpreter {bed.reference.python} does not exist; "
+    assert refused(bed) == f"{words}name the Python of the accepted environment"
 
 
 @pytest.mark.parametrize(
@@ -535,7 +536,7 @@ def test_a_reference_whose_workers_do_not_start_is_refused(bed, problem, words):
 
 def test_a_reference_with_another_device_is_refused(bed):
     bed.there.device = builders.make_hardware(name="AMD Instinct MI210", arch="gfx90a", uuid=None)
-    refused(bed, "does not start: the worker opened another device than mi300x")
+    refused(bed, "does not start: the worker opened a device other than mi300x")
 
 
 def test_this_environment_itself_is_refused_as_a_reference(bed):
@@ -560,7 +561,7 @@ def test_a_case_that_the_reference_lacks_is_judged_by_its_baseline(bed):
     records = bed.run(CASE, OTHER)
     assert of(records[OTHER.id], "reference").status is Status.REGRESSED
     assert of(records[CASE.id], "pinned").reason.endswith(
-        "; not measured in turns: the reference skips it: torchvision 0.10 has no resnet50"
+        "; not measured in turns: the reference skips the case: torchvision 0.10 has no resnet50"
     )
     assert records[CASE.id].status is Status.REGRESSED
     assert len([line for line in bed.there.log if line.endswith(CASE.id)]) == 1
@@ -580,7 +581,7 @@ def test_pairs_stay_where_the_reference_is_gone_half_way_and_the_baseline_judges
     assert of(records[CASE.id], "reference").status is Status.OK
     assert records[OTHER.id].status is Status.REGRESSED
     why = f"the reference {bed.reference} does not start: no device"
-    words = "warning: judged by the baseline alone where there is no pair: "
+    words = "warning: cases without a pair are judged by the baseline alone: "
     assert [line for line in bed.said if line.startswith("warning")] == [words + why]
 
 
@@ -624,7 +625,7 @@ def test_a_container_is_named_by_the_words_that_run_in_it(pytester):
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("perf_reference_prefix = docker 'run", "cannot be split into words"),
+        ("perf_reference_prefix = docker 'run", "is not a valid shell command"),
         ("perf_reference_env = HOME", "'HOME' is not KEY=VALUE"),
         ("perf_reference_env = ROCR_VISIBLE_DEVICES=1", "ROCR_VISIBLE_DEVICES chooses the device"),
     ],

@@ -122,7 +122,7 @@ def test_what_is_as_slow_in_the_accepted_environment_passes(night):
 
 def test_a_case_that_the_accepted_environment_lacks_is_judged_by_its_baseline(night):
     assert night.records["lacking"].status is Status.REGRESSED
-    words = "; not measured in turns: the reference skips it: this environment has no lacking"
+    words = "; not measured in turns: the reference skips the case: this environment has no lacking"
     assert reason(night, "lacking", "pinned").endswith(words)
 
 

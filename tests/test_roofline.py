@@ -99,7 +99,7 @@ def test_a_precision_that_is_two_has_no_one_peak(share: float):
     assert (found.precision, found.peak_flops_per_s, found.ridge) == ("tf32-conv", None, None)
     assert (found.flops_share, found.bandwidth) == (None, Bandwidth(800e9, 0.8, at_least=False))
     assert found.sentence == (
-        f"no bound known: {share:.0%} of the FLOPs are tf32 and the rest fp32, "
+        f"no bound known: {share:.0%} of the FLOPs are in tf32 and the rest in fp32, "
         "so neither peak is the ceiling"
     )
 
@@ -107,7 +107,9 @@ def test_a_precision_that_is_two_has_no_one_peak(share: float):
 def test_whole_numbers_are_no_floating_point_operations():
     hardware = make_hardware(peak_tflops={"int8": 200.0}, peak_gb_per_s=100.0)
     found = placed("int8", hardware, reduced_flops_share=1.0, least_bytes_per_step=10**9 * 101)
-    assert found.sentence.endswith("caches spared some of the traffic, 202% of the 100 GB/s")
+    assert found.sentence.endswith(
+        "the traffic is 202% of the 100 GB/s, so caches absorbed some of it"
+    )
     found = placed("int8", hardware, reduced_flops_share=1.0, host_bound=True)
     assert "20% of 200 TOP/s int8 dense" in found.sentence
 
@@ -224,12 +226,12 @@ UNKNOWN = (
         (
             HARDWARE,
             {"flops_per_step": 101e12, "traffic_bytes_per_step": 16e9},
-            "no bound known: 101% of the 200 TFLOP/s fp16 dense is more than there is",
+            "no bound known: 101% of the 200 TFLOP/s fp16 dense is more than the device can do",
         ),
         (
             HARDWARE,
             {"least_bytes_per_step": 505 * 10**9},
-            "no bound known: caches spared some of the traffic, 101% of the 1 TB/s",
+            "no bound known: the traffic is 101% of the 1 TB/s, so caches absorbed some of it",
         ),
     ],
 )

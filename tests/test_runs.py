@@ -231,4 +231,6 @@ def test_a_link_that_takes_a_runs_place_after_the_look_is_not_followed(tmp_path)
     path.symlink_to(private)
     said: list[str] = []
     assert list(runs.read(files, said.append)) == []
-    assert said == [f"cannot read {path}: it is a link; name the file itself, or put it there"]
+    assert said == [
+        f"cannot read {path}: it is a link; name the file itself, or replace the link with it"
+    ]

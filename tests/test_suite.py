@@ -49,7 +49,7 @@ from bench_lib.worker.workloads import NAMED
 
 DEVICE = gpus(1)[0]
 TODAY = dt.date(2026, 11, 21)
-ABORT = Fault("died", "the worker was ended by SIGABRT", "measure", "HSA_STATUS_ERROR")
+ABORT = Fault("died", "the worker was killed by SIGABRT", "measure", "HSA_STATUS_ERROR")
 TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
 
 
@@ -363,7 +363,7 @@ def test_a_case_is_judged_by_its_nights_too(tmp_path, bench, suite, outcome_of):
         ("latency", "rolling"): Status.REGRESSED,
     }
     words = next(v.reason for v in record.verdicts if v.against == "rolling")
-    assert "slower than 12 processes of accepted nights" in words
+    assert "slower than 12 processes of accepted runs" in words
 
 
 def test_a_night_that_cannot_be_read_is_passed_over(tmp_path):
@@ -428,7 +428,7 @@ def test_what_was_gained_for_five_nights_and_lost_again_is_found(tmp_path):
     lost = next(v for v in verdicts if (v.metric, v.against) == ("latency", "rolling"))
     assert lost.status is Status.REGRESSED
     assert lost.ratio == pytest.approx(1 / 0.97, abs=0.001)
-    assert "slower than 30 processes of accepted nights" in lost.reason
+    assert "slower than 30 processes of accepted runs" in lost.reason
 
 
 def test_a_metric_that_improved_begins_its_nights_anew_and_leaves_the_others_theirs(tmp_path):
@@ -440,7 +440,7 @@ def test_a_metric_that_improved_begins_its_nights_anew_and_leaves_the_others_the
     by_metric = {v.metric: v for v in verdicts if v.against == "rolling"}
     assert by_metric["memory"].status is Status.REGRESSED
     assert by_metric["latency"].status is Status.OK
-    assert "than 11 processes of accepted nights" in by_metric["latency"].reason
+    assert "than 11 processes of accepted runs" in by_metric["latency"].reason
 
 
 def faster_than_nights(day, seconds=0.0097):
@@ -536,14 +536,14 @@ def test_time_outside_the_kernels_is_told_by_the_whole_steps_difference(
     run.note_kernels("a", kernels(gemm=8, relu=2))
     (record,) = run.judge()
     assert record.verdicts[0].reason.endswith(
-        "; 2.5 ms of the 2.5 ms more lie between the kernels (launches, waiting)"
+        "; 2.5 ms of the extra 2.5 ms lie between the kernels (launches, waiting)"
     )
 
 
 @pytest.mark.parametrize(
     ("known", "found", "words"),
     [
-        (None, kernels(gemm=8), "; its baseline was accepted without kernels to compare with"),
+        (None, kernels(gemm=8), "; its baseline was accepted without kernels"),
         (kernels(gemm=8), "exception in build: gone\nmore", "; its kernels are unknown: except"),
     ],
 )

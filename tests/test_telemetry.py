@@ -388,7 +388,7 @@ def test_a_utilization_is_a_share(told, share):
     ],
 )
 def test_garbage_is_named_and_no_sample(line):
-    with pytest.raises(ValueError, match="sampling process said"):
+    with pytest.raises(ValueError, match="sampling process printed"):
         parse(line)
 
 
@@ -433,7 +433,7 @@ def test_a_device_that_cannot_be_watched_is_a_warning_with_the_cause():
     absent = Hardware(vendor="nvidia", name="", key="h200", uuid="GPU-none")
     with contextlib.closing(Sampler(absent)) as sampler:
         eventually(lambda: sampler._fault)
-        with pytest.warns(RuntimeWarning, match="the device is not watched: NVML"):
+        with pytest.warns(RuntimeWarning, match="the device is not monitored: NVML"):
             assert sampler.window(0, time.monotonic()) is None
 
 
@@ -485,7 +485,7 @@ def test_a_device_that_vanishes_is_one_warning_with_its_cause(ended):
     sampler = Sampler(CPU, stand_in(f"{script}import sys; sys.stdout.flush(); sys.stdin.read()"))
     ended.append(sampler)
     eventually(lambda: len(sampler._samples) == 2)
-    with pytest.warns(RuntimeWarning, match="not watched: nvml: the GPU is lost"):
+    with pytest.warns(RuntimeWarning, match="not monitored: nvml: the GPU is lost"):
         before = sampler.window(4.0, 5.5)
     assert before.power_w == 80
     assert sampler.window(5.5, 6.5) == Telemetry(source="nvml", samples=1)
@@ -626,7 +626,7 @@ def amdsmi_get_gpu_metrics_info(handle):
 @pytest.mark.parametrize(
     ("script", "cause"),
     [
-        ("import time; time.sleep(600)", "the look at the device did not answer in 0.5 s"),
+        ("import time; time.sleep(600)", "the query of the device did not answer in 0.5 s"),
         ("print('garbage')", "did not print JSON"),
         ("print('[1]')", "1"),
         ("raise SystemExit('no such device')", "no such device"),

@@ -250,8 +250,8 @@ def test_the_guides_questions_are_answered_with_figures_of_one_step(tmp_path):
     ("conv_us", "reading"),
     [
         (71, "convolution is the main bottleneck"),
-        (70, "convolution leads, and the other operations matter too"),
-        (50, "convolution leads, and the other operations matter too"),
+        (70, "convolution takes the largest share, but other operations matter too"),
+        (50, "convolution takes the largest share, but other operations matter too"),
         (49, "other operations are significant"),
     ],
 )
@@ -284,10 +284,10 @@ def test_what_the_profiler_itself_costs_the_host_is_not_read(tmp_path):
     assert words.of_trace(trace, cost=words.Cost(0.010, 0.011)) == words.of_trace(trace)
     slowed = {a.question: a for a in words.of_trace(trace, cost=words.Cost(0.010, 0.028))}
     assert slowed.pop("time of a step").words == (
-        "10 ms without the profiler, 28 ms with it, 2.8 times"
+        "10 ms without the profiler, 28 ms with it, 2.8 times as long"
     )
     assert {q: a.words for q, a in slowed.items()} == {q: a.words for q, a in plain.items()}
-    unread = {q for q, a in slowed.items() if a.reading.startswith("not read: the profiler")}
+    unread = {q for q, a in slowed.items() if a.reading.startswith("not interpreted: the profiler")}
     assert unread == {"CPU time over device time", "idle time"}
     assert all(slowed[q].reading == plain[q].reading for q in set(plain) - unread)
 
@@ -322,7 +322,7 @@ def refused(path, **options) -> str:
 
 def test_a_trace_without_device_events_says_how_to_record_them(tmp_path):
     said = refused(write(tmp_path, [operation("aten::add", 0, 5)]))
-    assert "no device events (1 operations of the CPU)" in said
+    assert "no device events (1 CPU operations)" in said
     assert "ProfilerActivity.CUDA" in said
     assert "neither operations nor device events" in refused(
         write(tmp_path, []), needs_device=False
@@ -330,12 +330,12 @@ def test_a_trace_without_device_events_says_how_to_record_them(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_a_torn_trace_is_said_to_be_torn(tmp_path, name):
+def test_a_torn_trace_is_said_to_be_truncated(tmp_path, name):
     whole = write(tmp_path, TWO_STEPS, name).read_bytes()
     path = tmp_path / f"torn-{name}"
     for length in (len(whole) // 4, len(whole) // 2, len(whole) - 9, len(whole) - 1):
         path.write_bytes(whole[:length])
-        assert "is torn: " in refused(path)
+        assert "is truncated: " in refused(path)
 
 
 def test_compressed_garbage_is_a_word(tmp_path):

@@ -246,7 +246,7 @@ def test_a_graph_on_a_cpu_is_a_skip():
 
 
 def test_a_step_of_more_images_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="1 x 700 images a step are more than the 640"):
+    with pytest.raises(ValueError, match="a step needs 1 x 700 images, but there are only 640"):
         built(batch_size=700)
 
 

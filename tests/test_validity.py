@@ -63,7 +63,7 @@ def test_who_keeps_cpus_busy_on_which_nothing_of_ours_runs_are_others(share, wor
     assert others_on_cpus(share) == words
 
 
-WAITED = "waited for a CPU 35% of the time: something else runs here"
+WAITED = "waited for a CPU 35% of the time: other programs are running here"
 BESIDE = "other programs kept the CPUs 47% busy"
 
 

@@ -62,7 +62,7 @@ def case(does, **fields):
 
 def test_a_context_that_ends_before_it_has_called_back_is_not_waited_for(zygote, state):
     planted(state, "unborn")
-    with pytest.raises(LaunchError, match="a context did not begin: the worker left with exit st"):
+    with pytest.raises(LaunchError, match="a worker did not start: the worker ended with exit st"):
         zygote.context(draws=1)
     assert zygote.context(draws=1).device == GPU
 
@@ -77,14 +77,14 @@ def test_a_context_that_cannot_open_its_device_says_why(zygote, state):
 
 def test_a_context_whose_greeting_is_garbled_is_refused(zygote, state):
     planted(state, "garbled")
-    with pytest.raises(LaunchError, match="greeted with no device: Expected `str`, got `int`"):
+    with pytest.raises(LaunchError, match="it reported no valid device: Expected `str`, got `int`"):
         zygote.context(draws=1)
     assert zygote.context(draws=1).device == GPU
 
 
 def test_what_a_context_started_does_not_outlive_a_zygote_that_was_killed(zygote):
     context = zygote.context(draws=1)
-    with pytest.raises(CaseFault, match="the worker is gone"):
+    with pytest.raises(CaseFault, match="the worker ended with an unknown exit status"):
         context.measure(case("kills zygote"))
     started = started_by(context.pid)
     zygote.close()
@@ -109,10 +109,10 @@ def started_by(group):
     ("does", "message"),
     [
         ("no object", "protocol in measure: not an object"),
-        ("no answer", "protocol in measure: not an answer"),
+        ("no answer", "protocol in measure: unexpected answer"),
         ("no times", "protocol in measure: Expected `float`, got `str`"),
         ("garbage", "protocol in measure: not JSON"),
-        ("half an answer", "died in measure: the worker left with exit status 0"),
+        ("half an answer", "died in measure: the worker ended with exit status 0"),
         ("hangs up", "died in measure: the worker is gone"),
     ],
 )

@@ -42,7 +42,7 @@ def _seconds(case: Case, document: str) -> float:
     matches = [f for f in figures if metric in ("", f.metric.name) and of in ("", f.case)]
     if len(matches) != 1:
         names = ", ".join(dict.fromkeys(f"{f.metric.name} of {f.case}" for f in figures))
-        raise FormatError(f"name one figure with metric and of; it has {names or 'none'}")
+        raise FormatError(f"select one figure with metric and of; it has {names or 'none'}")
     return _time(matches[0])
 
 

@@ -559,16 +559,18 @@ class HeldDevice:
         try:
             calibration, process = self._calibrated()
         except LaunchError as error:
-            self._settings.say(f"power-bound cases are measured under the power cap: {error}")
+            self._settings.say(
+                f"power-bound cases are measured under the power cap, without bursts: {error}"
+            )
             return None
         telemetry = self._telemetry_between(begin_s, time.monotonic(), process)
         cause = validity.blame(telemetry, self.device)
         if cause is None and calibration.spread > STEADY:
-            cause = f"two readings of its full clock differ by {calibration.spread:.1%}"
+            cause = f"two readings of the full clock differ by {calibration.spread:.1%}"
         if cause is None:
             facts.keep_bursts(self.device, driver, calibration.bursts)
         else:
-            self._settings.say(f"the next run calibrates its bursts again: {cause}")
+            self._settings.say(f"the next run repeats the calibration of bursts: {cause}")
         return calibration.bursts
 
     def _calibrated(self) -> tuple[Calibration, int]:
@@ -732,7 +734,7 @@ class HeldDevice:
     def _command_for(self, case: Case, side: Side) -> launchers.LaunchCommand:
         """Return what starts a case's ranks; raises CaseSkipped where they cannot be."""
         if side.command_prefix:
-            raise CaseSkipped("cases of several ranks are not started behind a command prefix")
+            raise CaseSkipped("cases with several ranks cannot be started with a command prefix")
         command = launchers.command_for(
             case.launch.ranks,
             self._settings.launcher,

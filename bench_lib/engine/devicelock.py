@@ -55,8 +55,8 @@ class DeviceLock:
             ) from None
         except OSError as error:
             raise DeviceBusyError(
-                f"cannot lock {self._device.key} by {self._path}: {error.strerror}; name a folder "
-                f"with {VARIABLE} in which everybody who measures may create files"
+                f"cannot lock {self._device.key} with {self._path}: {error.strerror}; set "
+                f"{VARIABLE} to a folder in which everybody who measures may create files"
             ) from error
 
     def release(self) -> None:

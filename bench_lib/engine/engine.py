@@ -231,7 +231,7 @@ class Engine:
             nodeid = nodeid_of(self.settings.command, case_id)
         suite.note(outcome, nodeid)
         if suite.problem != problem:
-            message = "judged by the baseline alone where there is no pair"
+            message = "cases without a pair are judged by the baseline alone"
             self.settings.say(f"warning: {message}: {suite.problem}")
         if suite is self.suite and (numerics := _numerics_of(outcome)) is not None:
             self._checked.setdefault(case_id, (outcome, numerics))
@@ -277,8 +277,10 @@ class Engine:
         def is_spent(records: Sequence[Record]) -> bool:
             spent = bool(records) and time.monotonic() > until_s
             if spent:
-                message = f"{many(len(records), 'case')} could be decided by another {unit}"
-                self.settings.say(f"{message}; the budget of {self.settings.budget_s:g} s is spent")
+                message = f"another {unit} could decide {many(len(records), 'case')}"
+                self.settings.say(
+                    f"{message}, but the budget of {self.settings.budget_s:g} s is spent"
+                )
             return spent
 
         for process in range(self.settings.processes, planned):

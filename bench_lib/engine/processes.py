@@ -229,7 +229,7 @@ class Processes:
         if differences := backends.confirm(self.device, process.device):
             process.close()
             raise LaunchError(
-                f"the worker opened another device than {self.device.key}: "
+                f"the worker opened a device other than {self.device.key}: "
                 f"{'; '.join(differences)}. Check the *_VISIBLE_DEVICES variables"
             )
         if backends.is_gpu(self.device):

@@ -156,8 +156,8 @@ def variable(text: str) -> tuple[str, str]:
         raise ValueError(f"{text!r} is not KEY=VALUE")
     name, _, value = text.partition("=")
     if name in backends.variables():
-        why = f"{name} chooses the device, which is one and the same for both sides; set it for "
-        raise ValueError(why + "bench-lib itself")
+        reason = f"{name} selects the device, which must be the same for both sides; set it for "
+        raise ValueError(reason + "bench-lib itself")
     return name, value
 
 
@@ -166,7 +166,7 @@ def prefix(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise ValueError(f"{text!r} cannot be split into words: {error}") from error
+        raise ValueError(f"{text!r} is not a valid shell command: {error}") from error
 
 
 def nodeid_of(command: str, case_id: str) -> str:

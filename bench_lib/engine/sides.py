@@ -67,13 +67,13 @@ def problem_of(side: Side, own: Side) -> str:
     """Name the problem of a reference, as far as it shows without a worker; empty if none does."""
     if not side.command_prefix:
         if (python := _interpreter(side)) is None:
-            remedy = "name the python of the accepted environment"
-            return f"there is no interpreter {side.python} for the reference; {remedy}"
+            remedy = "name the Python of the accepted environment"
+            return f"the reference's interpreter {side.python} does not exist; {remedy}"
         is_ours = python == _interpreter(own) and side.environment == own.environment
         if is_ours and not side.label:
             return (
                 f"the reference {side} is this environment itself, so there is nothing to "
-                "compare; name the accepted environment, or `same` for a check that finds nothing"
+                "compare; name the accepted environment, or use `same` for an A/A comparison"
             )
     try:
         environments.ask(side.python, side.environment, side.command_prefix)

@@ -255,11 +255,11 @@ class Suite:
         if (problem := self.blind.get(record.case.id)) is not None:
             yield Told(f"its kernels are unknown: {problem}")
         elif reference is not None and (problem := reference.blind.get(record.case.id)):
-            yield Told(f"its kernels are unknown: the reference's: {problem}")
+            yield Told(f"the reference's kernels are unknown: {problem}")
         elif difference is not None:
             yield Told(kernels.reason(difference, more_s))
         elif record.kernels is not None and reference is None and self._baseline(record):
-            yield Told("its baseline was accepted without kernels to compare with")
+            yield Told("its baseline was accepted without kernels, so they cannot be compared")
 
     def _libraries(self, record: Record, difference: kernels.Diff, reference: Suite | None) -> str:
         """Name the libraries of slower kernels, with the versions then and now."""
@@ -329,7 +329,7 @@ class Suite:
             status, reason = Status.INVALID, "no pair was measured on both sides"
         elif differing := mixed_conditions(case, self.hardware_of(record), self._both_began(case)):
             status = Status.INCOMPARABLE
-            reason = f"conditions differ: {'; '.join(differing)}; warm both, then compare again"
+            reason = f"conditions differ: {'; '.join(differing)}; warm up both, then compare again"
         else:
             return None
         return Verdict(status, "run", reason, against=REFERENCE)
@@ -419,9 +419,9 @@ class Suite:
         if devices := {process.device_uuid for process in accepted} - {None}:
             line += f" on {many(len(devices), 'device')}"
         if any(case.is_new_device(PINNED) for case in judged):
-            line += "; this device is new: --perf-reference "
             detects = turns.would_detect(judged, PLANNED)
-            line += "cancels devices" if detects is None else f"would detect {detects:.1%}"
+            gain = "cancels device variation" if detects is None else f"would detect {detects:.1%}"
+            line += f"; this device is new: --perf-reference {gain}"
         return [line]
 
     def _other_than_accepted(self, case_id: str) -> str:
@@ -436,7 +436,8 @@ class Suite:
         changes = fingerprint.difference(*map(fingerprint.versions, (accepted, theirs)))
         if not changes:
             return ""
-        return f"note: the reference is not what the baseline was accepted in: {'; '.join(changes)}"
+        note = "note: the reference is not the environment in which the baseline was accepted"
+        return f"{note}: {'; '.join(changes)}"
 
     def _earlier(self, key: str) -> past.Past:
         if key not in self._past:
@@ -538,7 +539,7 @@ def _missing(theirs: Record | None) -> str:
         if attempt.fault is not None:
             return f"the reference fails: {attempt.fault.in_words}"
         if attempt.skipped is not None:
-            return f"the reference skips it: {attempt.skipped}"
+            return f"the reference skips the case: {attempt.skipped}"
     return ""
 
 

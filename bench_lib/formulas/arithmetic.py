@@ -72,8 +72,8 @@ def why_no_tf32_on_amd(
     if not products:
         return "on AMD, convolutions in MIOpen stay in FP32 even if TF32 is enabled; use fp32"
     if not arch.startswith(("gfx94", "gfx95")):
-        supported = "only MI300 (gfx94x) and MI350 (gfx95x) have"
-        return f"{arch or 'this GPU'} has no TF32, {supported}; use fp32"
+        needed = "which needs MI300 (gfx94x) or MI350 (gfx95x)"
+        return f"{arch or 'this GPU'} does not support TF32, {needed}; use fp32"
     numbers = re.match(r"(\d+)\.(\d+)", torch)
     is_switched = numbers is not None and tuple(map(int, numbers.groups())) >= SWITCHED_ON_AMD
     if is_switched or environ.get(ALLOWED_ON_AMD) == "1":
@@ -87,7 +87,7 @@ def why_no_tf32_on_amd(
 def answered(error: float) -> str:
     """Return the arithmetic with an error, which is a fraction; ``fp8`` above all others."""
     if not math.isfinite(error):
-        return "a shorter range"
+        return "arithmetic of a smaller range"
     return next(name for name, most in MOST.items() if error <= most)
 
 

@@ -101,18 +101,18 @@ def asks(op: str, field: str) -> bool:
 
 def sizes_in(text: object) -> tuple[int, ...]:
     """Parse the sizes in ``64-1024-1024`` or ``b8h16s2048d64``; raises UserError if invalid."""
-    rule = "write whole numbers with dashes between, as in 64-1024-1024"
+    rule = "write whole numbers separated by dashes, as in 64-1024-1024"
     if not isinstance(text, str):
         raise UserError(f"shape is {text!r}; {rule}")
     attention = _ATTENTION.fullmatch(text)
     parts = list(attention.groups()) if attention else text.split("-")
     if len(parts) > MOST_DIMS:
-        raise UserError(f"shape {_short(text)!r} has {len(parts)} sizes; at most {MOST_DIMS}")
+        raise UserError(f"shape {_short(text)!r} has {len(parts)} sizes; the limit is {MOST_DIMS}")
     for part in parts:
         if not re.fullmatch(r"[0-9]+", part):  # int would accept 1_000 and digits of other scripts
             raise UserError(f"shape {_short(text)!r}: {_short(part)!r} is not a size; {rule}")
         if not part.strip("0"):
-            raise UserError(f"shape {_short(text)!r}: a size of 0 leaves nothing to do")
+            raise UserError(f"shape {_short(text)!r}: a size must be above 0")
     # Check the length first: Python refuses to parse numbers with thousands of digits.
     if max(map(len, parts)) > 20 or max(map(int, parts)) > MOST_ELEMENTS:
         raise UserError(f"shape {_short(text)!r}: a size is above {MOST_ELEMENTS}")
@@ -196,12 +196,12 @@ class Operation:
         for name, default in _DEFAULTS.items():
             is_given = getattr(self, name) != default
             if is_given and not asks(self.op, name):
-                raise self._wrong(name, f"{self.op} has none")
+                raise self._wrong(name, f"{self.op} has no such option")
             if not is_given and name in _REQUIRED and asks(self.op, name):
                 raise UserError(f"{self.op} needs {name}: {' or '.join(_REQUIRED[name])}")
         for name in ("shape", "shape2"):
             if not self.is_attention and _ATTENTION.fullmatch(str(getattr(self, name))):
-                raise self._wrong(name, "letters are for sdpa; write sizes with dashes between")
+                raise self._wrong(name, "letters are for sdpa; separate the sizes by dashes")
         if self.precision == "tf32" and self.family not in ("gemm", "conv2d"):
             raise self._wrong("precision", "only gemm and conv2d support TF32")
         if self.precision in MX_PRECISIONS and self.family != "gemm":
@@ -300,7 +300,7 @@ class Operation:
         """
         tokens, experts = self.sizes[0], self.number
         if self.skew > experts:
-            raise self._wrong("skew", f"with {experts} experts it is at most {experts}")
+            raise self._wrong("skew", f"with {experts} experts it must be at most {experts}")
         if self.skew == 1:
             return [tokens // experts] * experts
         flat, steep = 0.0, 64.0
@@ -366,7 +366,7 @@ def _binary_output(o: Operation) -> tuple[int, ...]:
         raise UserError(f"{o.op}: shapes {o.shape} and {o.shape2} do not broadcast")
     if o.is_in_place and output != o.sizes:
         result = "-".join(map(str, output))
-        raise UserError(f"{o.op}: the result's shape is {result}, but has to be {o.shape}")
+        raise UserError(f"{o.op}: the result's shape is {result}, but must be {o.shape}")
     return output
 
 
@@ -423,7 +423,7 @@ def _grouped_gemm_output(o: Operation) -> tuple[int, ...]:
         raise UserError(f"grouped_gemm: {o.number} experts; the limit is {MOST_EXPERTS}")
     multiple = FP8_MULTIPLE if o.precision == "fp8" else GROUPED_MULTIPLE
     if any(size % multiple for size in (n, k)):
-        raise UserError(f"shape {o.shape!r}: N and K have to be multiples of {multiple}")
+        raise UserError(f"shape {o.shape!r}: N and K must be multiples of {multiple}")
     if max(m * k, o.number * k * n) > MOST_ELEMENTS:
         raise UserError(f"shape {o.shape!r}: an operand has more than {MOST_ELEMENTS} elements")
     return (m, n)
@@ -440,8 +440,8 @@ def _conv2d_output(o: Operation) -> tuple[int, ...]:
     k, kernel = o.sizes2[0], o.sizes2[2:]
     if c % o.sizes2[1] or k % o.groups:
         raise UserError(
-            f"conv2d: {o.shape2} does not match the {c} channels of {o.shape}; C of the weight has "
-            "to be all of them, or divide them into groups that divide K"
+            f"conv2d: {o.shape2} does not match the {c} channels of {o.shape}; C of the weight "
+            "must be all of them, or divide them into groups that divide K"
         )
     sides = [
         (size + 2 * pad - width) // o.stride + 1
@@ -469,7 +469,7 @@ def _embedding_output(o: Operation) -> tuple[int, ...]:
 def _sparse_output(o: Operation) -> tuple[int, ...]:
     o.dims(2, "rows-width, as in 1000000-128")
     if o.number * o.sizes[1] > MOST_ELEMENTS:
-        raise UserError(f"shape2 {o.shape2!r}: more than {MOST_ELEMENTS} elements are added")
+        raise UserError(f"shape2 {o.shape2!r}: the rows have more than {MOST_ELEMENTS} elements")
     return o.sizes
 
 

@@ -170,9 +170,10 @@ def _problem(
     if at.flops_share is None:
         return "the FLOPs of the step are not known"
     if at.flops_share > 1:
-        return f"{at.flops_share:.0%} of the {_compute(at)} is more than there is"
+        return f"{at.flops_share:.0%} of the {_compute(at)} is more than the device can do"
     if at.least_share is not None and at.least_share > 1:
-        return f"caches spared some of the traffic, {at.least_share:.0%} of the {_memory(at)}"
+        traffic = f"the traffic is {at.least_share:.0%} of the {_memory(at)}"
+        return f"{traffic}, so caches absorbed some of it"
     return None
 
 
@@ -207,8 +208,8 @@ def _arithmetic(precision: str, share: float | None) -> str | None:
 def _parts(precision: str, share: float | None) -> str:
     reduced, rest = MIXED[precision]
     if share is None:
-        return f"which part of the FLOPs is {reduced} is not known, and the rest is {rest}"
-    parts = f"{share:.0%} of the FLOPs are {reduced} and the rest {rest}"
+        return f"the share of the FLOPs in {reduced} is not known; the rest is in {rest}"
+    parts = f"{share:.0%} of the FLOPs are in {reduced} and the rest in {rest}"
     return f"{parts}, so neither peak is the ceiling"
 
 

@@ -63,6 +63,6 @@ def _ask() -> dict[str, int]:
             raise LaunchError(f"the worker cannot list its networks:\n{worker.stderr[-2000:]}")
         return msgspec.json.decode(worker.stdout, type=dict[str, int])
     except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"torchvision was not imported within {LIMIT_S:g} s") from error
+        raise LaunchError(f"importing torchvision took longer than {LIMIT_S:g} s") from error
     except msgspec.DecodeError as error:
         raise LaunchError(f"unexpected output of the worker: {worker.stdout[:200]!r}") from error

@@ -69,7 +69,7 @@ def build(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{what}: {command[0]} was not done within {limit_s:g} s") from error
+        raise LaunchError(f"{what}: {command[0]} did not finish within {limit_s:g} s") from error
     except OSError as error:
         cause = error.strerror or str(error)
         raise LaunchError(f"{what}: {command[0]} cannot be run: {cause}") from error
@@ -90,7 +90,7 @@ def overlaid(folder: Path, python: str, requirement: str) -> None:
     Everything else is found in the other's folders, even what no registry has.  Packages that need
     the required one change with it if they have to.
     """
-    what = f"no environment with {requirement}"
+    what = f"cannot make an environment with {requirement}"
     required = canonicalize_name(Requirement(requirement).name)
     requires = ask(python, {}, needs_torch=False).requires
     dependents = [name for name, needs in requires.items() if required in map(_name_of, needs)]
@@ -146,7 +146,7 @@ def ask(
     try:
         installed = msgspec.json.decode(completed.stdout.splitlines()[-1], type=Installed)
     except (IndexError, msgspec.DecodeError) as error:
-        raise LaunchError(f"{command[0]} does not answer as a Python does") from error
+        raise LaunchError(f"{command[0]} does not answer like a Python interpreter") from error
     if needs_torch and not installed.torch:
         raise LaunchError("it has no torch; install torch and torchvision there")
     return installed
@@ -159,4 +159,4 @@ def _cause(output: str) -> str:
     marked = [line for line in lines if line.lower().startswith(marks)]
     if marked:
         return marked[0]  # the others follow from it
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

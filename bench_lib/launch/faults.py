@@ -114,17 +114,17 @@ def last_lines(text: str) -> str:
 def how_it_ended(code: int | None, who: str = "the worker") -> str:
     """Put an exit code into words; negative codes are signals, None is unknown."""
     if code is None:
-        return f"{who} is gone"
+        return f"{who} ended with an unknown exit status"
     if code >= 0:
-        return f"{who} left with exit status {code}"
+        return f"{who} ended with exit status {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
     hint = {
-        "SIGKILL": " (by hand, or by the kernel when memory ran out)",
-        "SIGABRT": " (a library called abort, as GPU runtimes do on a fault of the device)",
+        "SIGKILL": " (by a user, or by the kernel when memory ran out)",
+        "SIGABRT": " (a library called abort, as GPU runtimes do after a device fault)",
         "SIGSEGV": " (a crash inside a library)",
         "SIGBUS": " (often a full /dev/shm)",
     }.get(name, "")
-    return f"{who} was ended by {name}{hint}"
+    return f"{who} was killed by {name}{hint}"

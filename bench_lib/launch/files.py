@@ -91,13 +91,13 @@ def cannot_write(error: OSError | Fault, shared: str | None = None) -> LaunchErr
     if shared is not None:
         return LaunchError(
             f"{SHARED_VARIABLE} is {shared!r}: {cause}; it must be a folder that all "
-            "hosts see and you may write to"
+            "hosts share and that you may write to"
         )
     # Python sets it once it has found a folder that can be written to.
     folder = f" to {tempfile.tempdir}" if tempfile.tempdir else ""
     return LaunchError(
-        f"cannot write temporary files{folder}: {cause}; free some space there, or name another "
-        "folder with TMPDIR"
+        f"cannot write temporary files{folder}: {cause}; free some space there, or set "
+        "TMPDIR to another folder"
     )
 
 

@@ -132,7 +132,7 @@ class Launcher:
         if rank >= ranks:
             raise UserError(
                 f"the rank is {rank} and {self.ranks} is {ranks} in the environment; a rank "
-                f"is below {self.ranks}, and {self.name} sets both"
+                f"must be below {self.ranks}; {self.name} sets both"
             )
         return Placement(rank, local_rank, ranks, _local_ranks(ranks, environ), self.name)
 
@@ -201,7 +201,7 @@ def _hosts_named(options: Sequence[str]) -> int | None:
         if match := _NODES.fullmatch(option):
             value = match[1] or next(iter(options[i + 1 :]), "")
             if not value.isdecimal() or not int(value):
-                raise LaunchError(f"{option} {value!r}: srun needs a number of hosts, from 1 on")
+                raise LaunchError(f"{option} {value!r}: srun needs at least 1 host")
             return int(value)
     return None
 
@@ -251,7 +251,7 @@ def _torchrun(wanted: RanksWanted) -> LaunchCommand:
     """Start ranks on this host; raises LaunchError for several hosts."""
     if _has(wanted.words, "--nnodes"):
         raise LaunchError(
-            "torchrun starts the ranks of one host; take srun, or mpirun --host A:N,B:N"
+            "torchrun starts ranks on one host only; use srun, or mpirun --host A:N,B:N"
         )
     start = (wanted.python, "-m", "torch.distributed.run", "--standalone")
     argv = (*start, f"--nproc-per-node={wanted.ranks}", *wanted.words)
@@ -296,7 +296,7 @@ def who_am_i(environ: Mapping[str, str]) -> Placement:
         return marked[-1].who_am_i(environ)
     if "MPI_LOCALRANKID" in environ:
         raise UserError(
-            "MPICH's or Intel's mpirun started this process; take Open MPI's, torchrun or srun"
+            "MPICH's or Intel's mpirun started this process; use Open MPI's, torchrun or srun"
         )
     return Placement()
 
@@ -330,8 +330,8 @@ def meeting_url(place: Placement, environ: Mapping[str, str]) -> str:
         return f"tcp://{LOCALHOST}:{PORTS[zlib.crc32(job.encode()) % len(PORTS)]}"
     if not host or not port:
         raise UserError(
-            "the ranks do not know where to meet; set MASTER_ADDR to the host of rank 0 and "
-            "MASTER_PORT to a free port there, for all of them: with mpirun -x MASTER_ADDR=HOST "
+            "the ranks do not know where to find rank 0; set MASTER_ADDR to its host and "
+            "MASTER_PORT to a free port there, on all ranks; for mpirun: -x MASTER_ADDR=HOST "
             "-x MASTER_PORT=29500"
         )
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
@@ -414,8 +414,8 @@ def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
     if launcher is None:
         *names, last = (launcher.name for launcher in ALL)
         raise LaunchError(
-            f"the launcher is {text!r}; it must be {', '.join(names)} or {last}, and then "
-            'perhaps words of its own, such as "srun -p gpu"'
+            f"the launcher is {text!r}; it must be {', '.join(names)} or {last}, "
+            'optionally followed by its own options, such as "srun -p gpu"'
         )
     return launcher, tuple(options)
 
@@ -431,8 +431,8 @@ def too_many(command: LaunchCommand, gpus: int | None) -> str | None:
         if command.ranks <= MOST_ON_A_CPU:
             return None
         return (
-            f"{command.ranks} ranks need {command.ranks} GPUs; there is none, and on a CPU at "
-            f"most {MOST_ON_A_CPU} are started"
+            f"{command.ranks} ranks need {command.ranks} GPUs; there is none, and a CPU runs "
+            f"at most {MOST_ON_A_CPU}"
         )
     visible = gpus * command.hosts
     if command.ranks <= visible:

@@ -152,7 +152,7 @@ def _outcome(folder: Path, case: Case, code: int | None, *, in_time: bool) -> li
         message = f"{where}{fault.get('message', '')}"
         raise CaseFault(Fault(str(fault.get("kind")), message, str(fault.get("phase")), output))
     if not in_time:
-        message = f"not done within its time limit of {case.time_limit_s:g} s"
+        message = f"did not finish within its time limit of {case.time_limit_s:g} s"
         raise CaseFault(Fault("time limit", message, "profile", output))
     if len(results) < ranks or not all(result.done for result in results):
         raise CaseFault(Fault("died", how_it_ended(code), "profile", output))

@@ -258,8 +258,8 @@ def folder_for(
     shared = environ.get(SHARED_VARIABLE)
     if shared is None and command.hosts not in (1, None):
         raise LaunchError(
-            f"the ranks are on {command.hosts} hosts; name a folder that all of them see in "
-            f"{SHARED_VARIABLE}"
+            f"the ranks are on {command.hosts} hosts; set {SHARED_VARIABLE} to a folder that "
+            "all of them share"
         )
     return temporary_folder(shared)
 
@@ -420,7 +420,9 @@ def _late(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Fault:
     late = [rank for rank in ranks if rank.outcome is None]
     late.sort(key=lambda rank: len(rank.phases))
     places = some([f"rank {rank.rank} (in {rank.phase!r})" for rank in late], _LISTED)
-    message = f"not done within its time limit of {case.time_limit_s:g} s; not ended: {places}"
+    message = (
+        f"did not finish within its time limit of {case.time_limit_s:g} s; still running: {places}"
+    )
     return Fault("time limit", message, late[0].phase, late[0].last_output or ending.output)
 
 
@@ -438,13 +440,13 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
     message += f"; no result from rank {', '.join(map(str, missing))}"
     unseen = [rank.rank for rank in ranks if rank.outcome is None and not rank.phases]
     if len(unseen) == len(ranks):
-        message += ", and none began"
+        message += ", and no rank started"
         last = ending.output.strip().rpartition("\n")[2]
-        message += f"; its last words: {last}" if last else ""
+        message += f"; its last output: {last}" if last else ""
     elif unseen and ending.command.hosts != 1:
         message += (
-            f"; of rank {', '.join(map(str, unseen))} there is no file here: the hosts have to "
-            f"share the folder, so name one that they do in {SHARED_VARIABLE}"
+            f"; rank {', '.join(map(str, unseen))} left no file here: set {SHARED_VARIABLE} to a "
+            "folder that the hosts share"
         )
     stacks = [rank for rank in ranks if rank.stack]
     shown = stacks[0] if stacks else ranks[missing[0]]

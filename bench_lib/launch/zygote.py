@@ -138,10 +138,14 @@ class WorkerProcess:
             answer = self._connection.receive(CALIBRATION_LIMIT_S)
             return msgspec.convert(answer["calibrated"], Calibration)
         except (TimeoutError, ClosedError, ProtocolError, msgspec.ValidationError) as error:
-            raise LaunchError(f"context {self.name} could not be calibrated: {error}") from error
+            raise LaunchError(
+                f"worker {self.name} could not calibrate its device: {error}"
+            ) from error
         except KeyError:
             cause = answer.get("fault", {}).get("message", str(answer)[:200])
-            raise LaunchError(f"context {self.name} could not be calibrated: {cause}") from None
+            raise LaunchError(
+                f"worker {self.name} could not calibrate its device: {cause}"
+            ) from None
 
     def profile(self, case: Case) -> KernelTable:
         """Profile a case's step; the profiler stays attached, so measure nothing here afterwards.
@@ -183,7 +187,7 @@ class WorkerProcess:
                     fault = message["fault"]
                     raise self._fault(fault["kind"], fault["message"], phase, offset)
                 else:
-                    stray = f"not an answer: {str(message)[:200]}"
+                    stray = f"unexpected answer: {str(message)[:200]}"
                     raise self._fault("protocol", stray, phase, offset)
         except TimeoutError:
             limit = f"no answer within its time limit of {case.time_limit_s:g} s"
@@ -201,7 +205,7 @@ class WorkerProcess:
             self._connection.receive(TURN_LIMIT_S)
         except (TimeoutError, ClosedError, ProtocolError) as error:
             self.close()
-            raise LaunchError(f"context {self.name} cannot use its device: {error}") from error
+            raise LaunchError(f"worker {self.name} cannot use its device: {error}") from error
 
     def _fault(self, kind: str, message: str, phase: str, offset: int) -> CaseFault:
         self.close()
@@ -339,7 +343,7 @@ class Zygote:
                     start_new_session=True,
                 )
         except OSError as error:
-            expected = "a program that runs the words after it"
+            expected = "a program that runs the command in its arguments"
             if not command_prefix:
                 expected = "a Python interpreter with torch and torchvision"
             raise LaunchError(
@@ -385,7 +389,7 @@ class Zygote:
         except TimeoutError:
             code, cause = 0, f"it took more than {OPEN_LIMIT_S:g} s"
         except (ProtocolError, msgspec.ValidationError, KeyError, TypeError) as error:
-            code, cause = 0, f"it greeted with no device: {error}"
+            code, cause = 0, f"it reported no valid device: {error}"
         connection.close()
         self.end(pid)
         output = last_output(self.logs / f"{name}.log")
@@ -444,7 +448,9 @@ class Zygote:
             assert self._connection is not None
             self._connection.send(order)
         except ClosedError as error:
-            raise self._error(self._obituary("the worker's zygote is gone"), None) from error
+            raise self._error(
+                self._obituary("the process that starts the workers has ended"), None
+            ) from error
 
     def _note(self, message: dict[str, Any]) -> None:
         self._exits[str(message["exited"])] = int(message["code"])
@@ -465,7 +471,7 @@ class Zygote:
                 elif time.monotonic() - last_ran > STOPPED_LIMIT_S:
                     raise LaunchError(
                         f"process {self._pid}, which starts the workers, was stopped by a signal "
-                        f"and did not go on within {STOPPED_LIMIT_S:g} s"
+                        f"and did not continue within {STOPPED_LIMIT_S:g} s"
                     ) from None
                 continue
             connection = Connection(accepted)
@@ -484,7 +490,9 @@ class Zygote:
             if (code := self._process.poll()) is not None:
                 raise self._error(self._obituary(how_it_ended(code)), code)
         elif _state(self._pid) in "ZX":
-            raise self._error(self._obituary("the shared workers are gone"), None)
+            raise self._error(
+                self._obituary("the process that starts the shared workers has ended"), None
+            )
 
     def _raise_if_ended(self, name: str) -> None:
         """Raise LaunchError if a context has ended before it called back."""
@@ -498,7 +506,7 @@ class Zygote:
         code = self._exits.get(name)
         if code is not None:
             output = last_output(self.logs / f"{name}.log")
-            raise self._error(f"a context did not begin: {how_it_ended(code)}\n{output}", code)
+            raise self._error(f"a worker did not start: {how_it_ended(code)}\n{output}", code)
 
     def _error(self, message: str, code: int | None) -> LaunchError:
         """Return the error of workers that did not start: after a kill, a retry may succeed.

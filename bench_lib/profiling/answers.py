@@ -34,9 +34,9 @@ FEWEST_CALLS = 5
 """Minimum number of a kernel's calls for a meaningful spread."""
 SLOWED = 1.1
 """Profiled over unprofiled step time; above this, host times are not interpreted."""
-DEVICE_ONLY = "what the device did is told; the host's is not read"
-HOST_SLOWED = "the profiler's own time is in the operations'; without it each is shorter"
-UNREAD = "not read: the profiler itself slows the host, and without it this is less"
+DEVICE_ONLY = "the times on the device are valid; those on the host are not interpreted"
+HOST_SLOWED = "the times of operations include the profiler's overhead"
+UNREAD = "not interpreted: the profiler slows the host, so the true value is lower"
 
 COPY = "Memcpy "
 """Prefix of copies in profilers' output; copies are not kernel launches."""
@@ -112,7 +112,7 @@ def _cost(high: Cost | None, reading: str) -> Iterator[StepAnswer]:
     if high is not None:
         text = (
             f"{seconds(high.plain_s)} without the profiler, {seconds(high.profiled_s)} with it, "
-            f"{high.profiled_s / high.plain_s:.3g} times"
+            f"{high.profiled_s / high.plain_s:.3g} times as long"
         )
         yield StepAnswer("time of a step", text, reading)
 
@@ -148,7 +148,7 @@ def _convolutions(trace: Trace) -> Iterator[StepAnswer]:
     elif share < HALF:
         reading = "other operations are significant"
     else:
-        reading = "convolution leads, and the other operations matter too"
+        reading = "convolution takes the largest share, but other operations matter too"
     owner = "the CPU's" if trace.busy is None else "the device's"
     text = "none"
     if share:
@@ -178,7 +178,7 @@ def _kernels(
     kernels: Sequence[Kernel], steps: int, calls: Sequence[KernelCall]
 ) -> Iterator[StepAnswer]:
     if not kernels:
-        yield StepAnswer("kernels", "no kernel ran on the device", "nothing there can be told")
+        yield StepAnswer("kernels", "no kernel ran on the device", "there is nothing to interpret")
         return
     per_step = [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in kernels]
     total_s = sum(kernel.total_s for kernel in per_step)
@@ -206,7 +206,7 @@ def _launches(kernels: Sequence[Kernel]) -> StepAnswer:
     names = len([kernel for kernel in kernels if kernel.name != REST])
     more = " and others" if names < len(kernels) else ""
     text = f"{calls:.10g} launches of {names} kernels{more}, {seconds(mean)} each on average"
-    reading = f"short ones, below {seconds(GAP_S)}: fusing them may help"
+    reading = f"the kernels are short, below {seconds(GAP_S)}: fusing them may help"
     return StepAnswer("launches", text, reading if 0 < mean < GAP_S else "")
 
 
@@ -220,17 +220,17 @@ def _top(kernels: Sequence[Kernel], total_s: float) -> Iterator[StepAnswer]:
 def _copied(copies: Sequence[Kernel], total_s: float) -> StepAnswer:
     question = "memory copies"
     if not copies:
-        return StepAnswer(question, "none", "nothing is moved between host and device meanwhile")
+        return StepAnswer(question, "none", "no data moves between host and device")
     copied_s = sum(copy.total_s for copy in copies)
     calls = sum(copy.calls for copy in copies)
     parts = ", ".join(f"{_direction(c.name)} {seconds(c.total_s)}" for c in _longest(copies))
     share = copied_s / total_s if total_s else 0.0
     if share > MANY_COPIES:
-        reading = "a bottleneck: pinned memory, and copies beside kernels, would help"
+        reading = "a bottleneck: pinned memory, and overlapping copies with kernels, would help"
     elif share < FEW_COPIES:
-        reading = "efficient: kernels take the time"
+        reading = "efficient: kernels take nearly all of the time"
     else:
-        reading = "worth a look, and no bottleneck yet"
+        reading = "worth a look, but not a bottleneck yet"
     text = f"{calls:.10g}, {seconds(copied_s)}, {_share(copied_s, total_s)}: {parts}"
     return StepAnswer(question, text, reading)
 
@@ -254,11 +254,12 @@ def _varied(calls: Sequence[KernelCall]) -> Iterator[StepAnswer]:
     worst = max(frequent, key=lambda name: spread[name] * sum(frequent[name]))
     times_s = frequent[worst]
     text = (
-        f"{short(worst)} varies most in all: {seconds(min(times_s))} to {seconds(max(times_s))}, "
-        f"standard deviation {spread[worst]:.0%} of its mean over {_calls(len(times_s))}"
+        f"{short(worst)} contributes most to the variation: {seconds(min(times_s))} to "
+        f"{seconds(max(times_s))}, standard deviation {spread[worst]:.0%} of its mean over "
+        f"{_calls(len(times_s))}"
     )
     if spread[worst] > SPREAD:
-        reading = "varied: other shapes, other work beside it, autotuning or a clock that moves"
+        reading = "varied: different shapes, concurrent work, autotuning or a changing clock"
     else:
         reading = "consistent"
     yield StepAnswer("kernel durations", text, reading)
@@ -278,14 +279,14 @@ def _idle(busy: Busy, steps: int) -> Iterator[StepAnswer]:
             f"; the longest, {seconds(after.begin_s - before.end_s)}, between "
             f"{short(before.name)} and {short(after.name)}{launcher}"
         )
-    reading = "the device is fed"
+    reading = "the device is kept busy"
     if busy.idle_share > MUCH_IDLE:
         reading = (
             "the device waits: for Python, a data loader or a synchronization; fusion, a graph or "
             "a larger batch would help"
         )
     elif busy.long_pauses:
-        reading = "the device is fed but for some pauses"
+        reading = "the device is kept busy, except for a few pauses"
     yield StepAnswer("idle time", text, reading)
 
 

@@ -267,13 +267,14 @@ def reason(difference: Diff, step_delta_s: float | None = None) -> str:
     """
     if step_delta_s is not None and _explains_little(difference, step_delta_s):
         if added := _added_calls(difference, step_delta_s):
-            sentence = f"+{seconds(_sum(added))} in {difference.what} called anew or more often: "
-            return sentence + "; ".join(_described(change) for change in added[:MOST])
+            calls = "; ".join(_described(change) for change in added[:MOST])
+            extra = f"+{seconds(_sum(added))} in {difference.what}"
+            return f"{extra} that are new or called more often: {calls}"
         rest = seconds(step_delta_s - max(0.0, difference.delta_s))
         where = "outside torch's operations"
         if difference.what == KERNELS:
             where = "between the kernels (launches, waiting)"
-        sentence = f"{rest} of the {seconds(step_delta_s)} more lie {where}"
+        sentence = f"{rest} of the extra {seconds(step_delta_s)} lie {where}"
         more = reason(difference) if difference.delta_s > NEGLIGIBLE * step_delta_s else ""
         return f"{sentence}; {more}" if more else sentence
     if not difference.changes or abs(difference.delta_s) < 1e-9:
@@ -288,7 +289,7 @@ def reason(difference: Diff, step_delta_s: float | None = None) -> str:
     sentence = f"{sign}{seconds(total_s)} in {difference.what}: {changes}"
     opposite = [c for c in parts[::-1] if c.delta_s * difference.delta_s < 0]
     if opposite and sum(abs(c.delta_s) for c in named) > OFFSET * total_s:
-        sentence += f"; against that {opposite[0].words}"
+        sentence += f"; partly offset by {opposite[0].words}"
     return sentence
 
 
@@ -378,8 +379,9 @@ def _alike(difference: Diff) -> str | None:
     alike = [s for s, t, n in ratios if abs(t - factor) <= tolerance and abs(n - 1) <= AS_OFTEN]
     if sum(alike) >= ALIKE * difference.before_s:
         direction = "slower" if factor > 1 else "faster"
-        cause = "the device, and no kernel of it" if difference.what == KERNELS else "the CPU"
-        return f"all {difference.what} alike are {direction}, {signed_percent(factor - 1)}: {cause}"
+        cause = "the device, not a single kernel" if difference.what == KERNELS else "the CPU"
+        change = f"uniformly {direction}, {signed_percent(factor - 1)}"
+        return f"all {difference.what} are {change}: {cause}"
     return None
 
 

@@ -81,13 +81,13 @@ def with_torch(
     ranks = []
     for result in results:
         label = f"rank {result.rank}" if len(results) > 1 else ""
-        say(f"read the trace{label and f' of {label}'}")
+        say(f"reading the trace{label and f' of {label}'}")
         try:
             ranks.append(_rank_work(result, label, folder, device))
         except traces.TraceError as error:
             problems.append(str(error))
     if not ranks:
-        raise UnprofiledError(f"{'; '.join(problems)}; what was written is in {folder}")
+        raise UnprofiledError(f"{'; '.join(problems)}; its files are in {folder}")
     files = {f"table by {title}": folder / name for title, name in results[0].tables.items()}
     profile = CaseProfile(case, device, _environment(results[0]), traces.SOURCE, folder, ranks)
     return _saved(replace(profile, files=files, problems=problems), results)
@@ -121,11 +121,11 @@ def with_vendors(
     """
     vendor = next((vendor for vendor in backends.profilers() if tool in vendor.names), None)
     if vendor is None:
-        raise UnprofiledError(f"no backend here has a profiler {tool!r}")
+        raise UnprofiledError(f"no installed backend has a profiler {tool!r}")
     try:
         profiler = vendor.require(tool)
         if timeline and backends.of(device).profilers() is None:
-            raise UnprofiledError(f"--timeline: {device.key} is no GPU that {profiler.tool} sees")
+            raise UnprofiledError(f"--timeline: {profiler.tool} does not support {device.key}")
         output = folder / f"{profiler.tool}-{utc_now().replace(':', '').replace('-', '')}"
         output.mkdir(parents=True, exist_ok=True)
         results = run_profile(
@@ -142,7 +142,7 @@ def with_vendors(
         raise UnprofiledError(str(error)) from error
     problems = [*(p for result in results for p in result.problems), *outcome.problems]
     if timeline and not timelines:
-        problems.append(f"{profiler.tool} left no timeline in {output}")
+        problems.append(f"{profiler.tool} wrote no timeline to {output}")
     if not outcome.processes:
         raise UnprofiledError("; ".join(problems))
     alone = len(outcome.processes) == 1
@@ -150,7 +150,7 @@ def with_vendors(
         _tool_work(p, results[0], profiler.tool, "" if alone else f"process {p.label}")
         for p in outcome.processes
     ]
-    files = {f"what {profiler.tool} wrote": output}
+    files = {f"output of {profiler.tool}": output}
     files |= {f"timeline {n or ''}".rstrip(): path for n, path in enumerate(timelines)}
     profile = CaseProfile(case, device, _environment(results[0]), profiler.tool, folder, processes)
     return _saved(replace(profile, files=files, problems=problems), results)

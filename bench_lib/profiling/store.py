@@ -71,14 +71,14 @@ def load(source: str) -> Profile:
         path = _profile_in(path)
     if not os.path.lexists(path):
         raise ProfileError(
-            f"there is no {path}; name a folder of bench-lib profile, a {FILE} or a trace (.json "
-            "or .json.gz)"
+            f"{path} does not exist; name a folder of bench-lib profile, a {FILE} or a trace "
+            "(.json or .json.gz)"
         )
     if path.name.startswith("kernels") and path.suffix == ".json":
         return _decoded(path)
     if path.suffix == ".json" or path.name.endswith(".json.gz"):
         return Profile(traces.read(path, needs_device=False).table())
-    raise ProfileError(f"{path} is no JSON; name a {FILE} or a trace")
+    raise ProfileError(f"{path} is not a JSON file; name a {FILE} or a trace")
 
 
 def _profile_in(folder: Path) -> Path:
@@ -95,7 +95,7 @@ def _decoded(path: Path) -> Profile:
     except OSError as error:
         raise ProfileError(f"cannot read {path}: {error.strerror}") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProfileError(f"{path} is no profile of bench-lib: {error}") from error
+        raise ProfileError(f"{path} is not a bench-lib profile: {error}") from error
     if profile.schema > SCHEMA:
         raise ProfileError(
             f"{path} has schema {profile.schema}, newer than {SCHEMA}, the newest that this "
@@ -103,7 +103,7 @@ def _decoded(path: Path) -> Profile:
         )
     figures = [figure for k in profile.kernels.kernels for figure in (k.calls, k.total_s)]
     if any(figure < 0 or not math.isfinite(figure) for figure in figures):
-        raise ProfileError(f"{path} is no profile: a kernel in it takes less than no time")
+        raise ProfileError(f"{path} is invalid: a kernel in it has an impossible time or count")
     return profile
 
 
@@ -116,9 +116,9 @@ def compare(before: str, after: str) -> ProfileComparison:
     if _is_host_profile(a) != _is_host_profile(b):
         host, device = (before, after) if _is_host_profile(a) else (after, before)
         raise ProfileError(
-            f"{host} holds no device events but operations of the CPU, and {device} has kernels: "
-            "record it where torch sees the GPU, with activities=[ProfilerActivity.CPU, "
-            "ProfilerActivity.CUDA], on AMD too"
+            f"{host} holds CPU operations but no device events, and {device} has kernels: record "
+            "it again where torch sees the GPU, with activities=[ProfilerActivity.CPU, "
+            "ProfilerActivity.CUDA] (also on AMD)"
         )
     change = diff(a.kernels, b.kernels)
     return ProfileComparison(a, b, change, reason(change), list(_remarks(a, b)))
@@ -130,10 +130,10 @@ def _is_host_profile(profile: Profile) -> bool:
 
 def _remarks(a: Profile, b: Profile) -> Iterator[str]:
     if a.case and b.case and a.case.id != b.case.id:
-        yield f"these are two cases: {a.case.id} and {b.case.id}"
+        yield f"these are different cases: {a.case.id} and {b.case.id}"
     if a.hardware and b.hardware and a.hardware != b.hardware:
-        yield f"these were on different hardware: {a.hardware} and {b.hardware}"
+        yield f"they ran on different hardware: {a.hardware} and {b.hardware}"
     if a.environment and b.environment:
         changes = fingerprint.difference(a.environment, b.environment)
         if changes:
-            yield f"what else is different: {'; '.join(changes)}"
+            yield f"other differences: {'; '.join(changes)}"

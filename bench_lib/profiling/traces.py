@@ -144,14 +144,14 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
     events = _events_by_kind(path)
     device, host, host_calls = events["device"], events["host"], events["call"]
     if not device and needs_device:
-        content = f"{len(host)} operations of the CPU" if host else "no operation"
+        content = f"{len(host)} CPU operations" if host else "no operations"
         raise TraceError(
             f"{path} holds no device events ({content}): record it where torch sees the GPU, with "
-            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on AMD too"
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (also on AMD)"
         )
     if not device and not host:
         raise TraceError(
-            f"{path} holds neither operations nor device events, as of a step without torch"
+            f"{path} holds neither operations nor device events; its step does not use torch"
         )
     names: _Names = {e.args.external: e.name for e in host if e.args.external}
     steps = _steps(events["range"])
@@ -212,18 +212,15 @@ def _events(path: Path) -> list[_Event]:
     except (EOFError, zlib.error) as error:
         raise TraceError(f"{path} is {_TORN} ({error})") from error
     except (msgspec.ValidationError, RecursionError) as error:
-        raise TraceError(f"{path} is no Chrome trace of torch's profiler: {error}") from error
+        raise TraceError(f"{path} is not a Chrome trace of torch's profiler: {error}") from error
     except (msgspec.DecodeError, ValueError) as error:
         if "truncated" in str(error):
             raise TraceError(f"{path} is {_TORN}") from error
-        raise TraceError(f"{path} is no Chrome trace: {error}") from error
+        raise TraceError(f"{path} is not a Chrome trace: {error}") from error
     return document.events if isinstance(document, _Document) else document
 
 
-_TORN = (
-    "torn: it ends before it should, because what wrote it was ended or the disk was full; "
-    "profile again"
-)
+_TORN = "truncated: the program that wrote it was killed, or the disk was full; profile again"
 
 
 def _bytes(path: Path) -> bytearray:
@@ -257,8 +254,8 @@ def _events_by_kind(path: Path) -> defaultdict[str, list[_Event]]:
         if event.ph == "X" and event.cat in _KINDS:
             if not (abs(event.ts) < _MOST_US and 0 <= event.dur < _MOST_US):
                 raise TraceError(
-                    f"{path}: {event.name!r} lasts {event.dur:g} us from {event.ts:g} us on, "
-                    "which no event can"
+                    f"{path}: event {event.name!r} has impossible times: it starts at "
+                    f"{event.ts:g} us and lasts {event.dur:g} us"
                 )
             event.end = event.ts + event.dur
             by_kind[_KINDS[event.cat]].append(event)

@@ -53,7 +53,7 @@ def otherwise(evidence: Evidence, against: str) -> str:
         for name, choice in other.kernels.items()
         if choice.source in sources and sources[choice.source].config != choice.config
     ]
-    differences = [f"of {some(retuned, MOST_NAMED)}"] if retuned else []
+    differences = [f"for {some(retuned, MOST_NAMED)}"] if retuned else []
     if unlike := len(other.by_source.keys() ^ sources.keys()):
         differences.append(f"the sources of {many(unlike, 'kernel')} differ")
     return "; ".join(differences)

@@ -380,5 +380,5 @@ def in_words(slow_down: SlowDown, run_id: str) -> str:
     if slow_down.changes:
         line += f"; with {'; '.join(slow_down.changes)}"
     if slow_down.told_by != run_id:
-        line += f"; told first by run {slow_down.told_by}"
+        line += f"; first reported by run {slow_down.told_by}"
     return shortened(line)

@@ -103,7 +103,7 @@ def kept_from_cpus(
     # If our threads are more than the CPUs, they wait for each other in every run alike.
     if min(measurement.waited_s or 0.0, others_s) > MOST_WAITED * stretch_s:
         share = (measurement.waited_s or 0.0) / stretch_s
-        return f"waited for a CPU {share:.0%} of the time: something else runs here"
+        return f"waited for a CPU {share:.0%} of the time: other programs are running here"
     return others_on_cpus(others_s / (cpus * stretch_s))
 
 

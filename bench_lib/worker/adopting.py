@@ -66,7 +66,7 @@ def adopted(
         fields["more"] = "\n    from transformers import AutoModel"
     else:
         raise ValueError(
-            f"it is of type {type(obj).__name__}; it must be a class of torch.nn.Module, or "
+            f"it is of type {type(obj).__name__}; it must be a subclass of torch.nn.Module, or "
             "a config of transformers"
         )
     inputs, guessed = _inputs(network, needed, inputs)
@@ -109,12 +109,12 @@ def _inputs(
         inputs = {**given, **dict.fromkeys(missing, candidate)}
         with contextlib.suppress(ValueError):
             _try(network, inputs)
-            guess = f"{'x'.join(map(str, candidate[0]))} works, give yours by --input NAME=SHAPE"
+            guess = f"{'x'.join(map(str, candidate[0]))} works; set yours with --input NAME=SHAPE"
             return inputs, [f"the size of {', '.join(missing)}: {guess}"]
     options = " ".join(f"--input {name}=SHAPE" for name in missing)
     if unknown := given.keys() - inspect.signature(network.forward).parameters.keys():
         options += f" instead of {', '.join(sorted(unknown))}"
-    raise ValueError(f"no input could be drawn for {', '.join(missing)}; give {options}")
+    raise ValueError(f"no input was found for {', '.join(missing)}; give {options}")
 
 
 def _shapes(network: nn.Module) -> Iterator[Input]:

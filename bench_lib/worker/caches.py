@@ -126,6 +126,6 @@ def make_inductor_folder() -> None:
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     if not is_ours or status.st_mode & stat.S_IWOTH:
         raise UserError(
-            f"torch.compile would run code from {folder}, where another user may put it; remove "
-            f"it, or name a folder of your own with {INDUCTOR}"
+            f"torch.compile would run code from {folder}, where another user can write; remove "
+            f"it, or set {INDUCTOR} to a folder of your own"
         )

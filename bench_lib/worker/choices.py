@@ -25,7 +25,7 @@ DESCENT = "coordinate_descent_tuning"
 TILE = re.compile(r"^( *)([A-Z][A-Z0-9_]*)( *: *tl\.constexpr *= *)([^\n]+)$", re.MULTILINE)
 """A constant of a template, such as ``BLOCK_M : tl.constexpr = 128``."""
 NO_MODULE, NO_KERNEL = NOTHING_CHOSEN
-NOT_DECIDED = "no kernel has decided"
+NOT_DECIDED = "no kernel has been tuned"
 
 
 def compiled_so_far() -> int:
@@ -49,7 +49,8 @@ def drawn(since: int) -> Draw:
     try:
         choices = {name: _choice(kernel) for name, kernel in _named(kernels) if kernel.launchers}
     except (AttributeError, ImportError, TypeError, ValueError) as error:
-        return Draw({}, f"this torch keeps them otherwise: {type(error).__name__}: {error}")
+        cause = f"{type(error).__name__}: {error}"
+        return Draw({}, f"this version of torch stores them differently: {cause}")
     return Draw(dict(sorted(choices.items())), "" if choices else NOT_DECIDED)
 
 

@@ -183,8 +183,8 @@ def require_memory(what: str, needed: int, setting: Setting) -> None:
     sharers = 1 if setting.device.type == "cuda" else setting.ranks
     if sharers * needed > USABLE * total:
         raise UnsupportedError(
-            f"{what} need {needed / 2**30:.1f} GiB on each rank, and {USABLE:.0%} of "
-            f"{total / 2**30:.1f} GiB of memory may be taken"
+            f"{what} need {needed / 2**30:.1f} GiB on each rank, but only {USABLE:.0%} of "
+            f"{total / 2**30:.1f} GiB of memory may be used"
         )
 
 

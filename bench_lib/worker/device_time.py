@@ -52,14 +52,14 @@ def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
     try:
         return _replayed(clock, step)
     except Exception as error:  # noqa: BLE001 - the case goes on without a graph
-        no_graph = f"no graph of the step could be replayed: {_cause(error)}"
+        no_graph = f"the step could not be replayed as a graph: {_cause(error)}"
     try:
         work = profiling.kernels(step, clock, PROFILED)
     except Exception as error:  # noqa: BLE001 - the case goes on without device time
         return DeviceTime(warnings=[f"no device time: {no_graph}; no profile: {_cause(error)}"])
     # Kernels that ran at the same time count twice.
     seconds = sum(total_s for _, _, total_s in work.kernels) / work.steps
-    warnings = [f"device time is the sum of the kernels; {no_graph}"]
+    warnings = [f"the device time is the sum of the kernels' times; {no_graph}"]
     return DeviceTime(seconds, "kernels", warnings=warnings)
 
 
@@ -81,7 +81,7 @@ def _replayed(clock: Clock, step: Callable[[], object]) -> DeviceTime:
     step()  # so that gradients and losses no longer lie in the graph's memory
     clock.synchronize()
     if left_s < LEFT * replay_s:
-        raise RuntimeError("the device is done with a replay before the host issues the next")
+        raise RuntimeError("the device finishes each replay before the host issues the next")
     return DeviceTime(replay_s, "graph", nodes)
 
 

@@ -104,7 +104,7 @@ def _new_streams(count: int) -> Iterator[list[torch.cuda.Stream]]:
         for _ in range(count):
             address = ctypes.c_uint64()
             if code := int(runtime.cudaStreamCreate(ctypes.addressof(address))):
-                raise RuntimeError(f"no stream could be made (error {code} of the GPU's runtime)")
+                raise RuntimeError(f"cannot create a stream (error {code} of the GPU runtime)")
             streams.append(torch.cuda.ExternalStream(address.value))
         yield streams
     finally:

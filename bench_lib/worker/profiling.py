@@ -75,7 +75,7 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
     ]
     clock.synchronize()  # the profiler detaches within a call
     if not events:
-        raise UnsupportedError("the profiler saw no work on the device")
+        raise UnsupportedError("the profiler recorded no work on the device")
     return StepWork(
         _summed((name, end - begin) for name, begin, end in events),
         union_s((begin, end) for _, begin, end in events),
@@ -104,7 +104,7 @@ def _operations(step: Callable[[], object], steps: int) -> StepWork:
         if row.self_cpu_time_total > 0
     ]
     if not rows:
-        raise UnsupportedError("the profiler saw no operation")
+        raise UnsupportedError("the profiler recorded no operations")
     return StepWork(sorted(rows, key=lambda row: -row[2]), None, steps, "torch.profiler, CPU")
 
 

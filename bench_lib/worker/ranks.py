@@ -100,7 +100,7 @@ def prepared(
     RuntimeError if the device does not open.
     """
     if ranks != place.ranks:
-        raise MeetingError(f"the case is of {ranks} ranks, and {place.ranks} were started")
+        raise MeetingError(f"the case has {ranks} ranks, but {place.ranks} were started")
     enter("open the device")
     device, description = open_device(device_index(place, os.environ))
     enter("meet the other ranks")
@@ -166,10 +166,10 @@ def _why_not(host: str, port: int, error: Exception) -> str:
     if "EADDRINUSE" in str(error) or "already in use" in str(error):
         return (
             f"port {port} of {socket.gethostname()} is in use; set MASTER_PORT to another, or "
-            "leave MASTER_ADDR and MASTER_PORT out"
+            "unset MASTER_ADDR and MASTER_PORT"
         )
     first = str(error).strip().partition("\n")[0]
-    return f"nobody is to be met at {host}:{port}: {first}"
+    return f"cannot reach rank 0 at {host}:{port}: {first}"
 
 
 def _written_meeting(file: Path) -> tuple[str, int]:
@@ -180,8 +180,8 @@ def _written_meeting(file: Path) -> tuple[str, int]:
             return host, port
         time.sleep(LOOK_S)
     raise MeetingError(
-        f"rank 0 did not say within {MEETING_S:g} s where to meet, in {file}; where the hosts "
-        "do not share that folder, name one that they do in BENCH_LIB_SHARED"
+        f"rank 0 did not write its address to {file} within {MEETING_S:g} s; if the hosts do "
+        "not share that folder, set BENCH_LIB_SHARED to one that they share"
     )
 
 

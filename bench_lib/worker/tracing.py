@@ -98,12 +98,12 @@ class TraceFiles:
 def _profile(case: Case, request: ProfileRequest, result: TraceFiles, place: Placement) -> None:
     if not request.ranges and (variable := external_profiler()):
         raise UnsupportedError(
-            f"{variable} is set, so a profiler outside is at work, and two cannot listen to one "
-            "GPU; leave it out, or use --ranges"
+            f"{variable} is set, so another profiler is attached, and a GPU supports only one at "
+            "a time; run without it, or use --ranges"
         )
     context, facts = prepared(case.launch.ranks, result.folder, place, result.enter)
     if request.ranges and context.setting.device.type != "cuda":
-        raise UnsupportedError("profilers outside look at GPUs, and torch sees none here")
+        raise UnsupportedError("an external profiler needs a GPU, and torch sees none")
     result.add(steps=request.steps, **facts)
 
     result.enter("build")

@@ -22,7 +22,7 @@ def skip_where(error: RuntimeError, signs: Sequence[str], who: str) -> None:
     """Raise UnsupportedError if an error shows, by one of ``signs``, that ``who`` lacks a call."""
     message = str(error).partition("\n")[0]
     if isinstance(error, NotImplementedError) or any(s.lower() in message.lower() for s in signs):
-        raise UnsupportedError(f"{who} cannot: {message}") from error
+        raise UnsupportedError(f"{who} does not support this: {message}") from error
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ STARTING_S = 15.0
 """Longest wait for the process's first sample before a warning."""
 AROUND_S = 0.25
 """How long the CPUs are watched before a run: ticks of 10 ms resolve a few per cent of it."""
-OTHERS_MEAN = "cases that they slow down are INVALID, so end them or wait for them"
+OTHERS_MEAN = "cases that they slow down are INVALID, so stop them or wait until they end"
 ONCE_S = 30.0
 """Longest wait for a single look."""
 
@@ -53,7 +53,7 @@ def look_once(
     Returns the look's fields, among them its ``source``, or None and the cause.  `command`
     stands in for this module's own process.
     """
-    argv, label = [*(command or _command(device)), "once"], "the look at the device"
+    argv, label = [*(command or _command(device)), "once"], "the query of the device"
     try:
         output = ask(argv, timeout_s=timeout_s, environ=finding_us(), what=label)
         values = parse_answer(output, label)
@@ -134,8 +134,8 @@ class Sampler:
         silent = not samples and fault is not None
         if not self._warned and (silent or trouble or end_s > self._due_s + STALE_S):
             self._warned = True
-            cause = trouble or fault or f"no sample since {self._due_s:.1f}, now {end_s:.1f}"
-            warnings.warn(f"the device is not watched: {cause}", MachineWarning, stacklevel=2)
+            cause = trouble or fault or f"no sample since {self._due_s:.1f} s; now {end_s:.1f} s"
+            warnings.warn(f"the device is not monitored: {cause}", MachineWarning, stacklevel=2)
         return summarise(samples, begin_s, end_s, own)
 
     def samples(self, begin_s: float, end_s: float) -> list[TelemetrySample]:

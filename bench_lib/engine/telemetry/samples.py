@@ -59,7 +59,7 @@ def parse(line: str) -> TelemetrySample:
     except (ValueError, TypeError, KeyError, RecursionError):
         values = t = None
     if t is None:
-        raise ValueError(f"the sampling process said {line.strip()[:200]!r}")
+        raise ValueError(f"the sampling process printed {line.strip()[:200]!r}")
     if "error" in values:
         raise ValueError(str(values["error"]))
     pids, busy = (values.get(name) for name in ("pids", "busy"))

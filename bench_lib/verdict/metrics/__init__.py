@@ -40,8 +40,8 @@ def registered() -> Mapping[str, Metric]:
     for metric in (LEADING, *METRICS, *_others()):
         if metrics.setdefault(metric.name, metric) is not metric:
             raise UserError(
-                f"two metrics are called {metric.name!r}; rename the one that an entry point of "
-                f"the group {GROUP} brings"
+                f"two metrics are called {metric.name!r}; rename the one from the entry point "
+                f"group {GROUP}"
             )
     return metrics
 
@@ -51,12 +51,13 @@ def _others() -> Iterator[Metric]:
         try:
             loaded = point.load()
         except Exception as error:  # noqa: BLE001 - anyone's package, which may fail in any way
-            warnings.warn(f"no metrics from {point.value}: {error}", MachineWarning, stacklevel=3)
+            message = f"cannot load metrics from {point.value}: {error}"
+            warnings.warn(message, MachineWarning, stacklevel=3)
             continue
         for metric in loaded if isinstance(loaded, Iterable) else [loaded]:
             if not isinstance(metric, Metric):
                 raise UserError(
-                    f"{point.value} names {metric!r}, which is no Metric; fix its package"
+                    f"{point.value} names {metric!r}, which is not a Metric; fix its package"
                 )
             yield metric
 
@@ -103,7 +104,7 @@ def summarise(
     """
     samples = measurement.iteration_s
     if not samples or not all(math.isfinite(s) and s > 0 for s in samples):
-        raise ValueError(f"{measurement.case_id}: iteration times have to be above zero")
+        raise ValueError(f"{measurement.case_id}: iteration times must be above zero")
     values: dict[str, float] = {}
     states: dict[str, str] = {}
     for metric in registered().values():

@@ -166,7 +166,7 @@ METRICS = (
         tolerance=0.0,
         assumed=1.0,
         told_as="numerics",
-        worse="the answer holds infinities or NaN; the baseline's did not",
+        worse="the answer contains infinities or NaN; the baseline's did not",
         better="the answer is finite; the baseline's was not",
     ),
     *(
@@ -182,9 +182,15 @@ METRICS = (
         }.items()
     ),
     COSINE,
-    replace(COSINE, name="loss", label="loss or size off FP32's", of=_loss, floor=0.01),
     replace(
-        COSINE, name="gradients", label="gradients' norm off FP32's", of=_gradients, floor=0.05
+        COSINE, name="loss", label="error of the loss or size against FP32", of=_loss, floor=0.01
+    ),
+    replace(
+        COSINE,
+        name="gradients",
+        label="error of the gradient norm against FP32",
+        of=_gradients,
+        floor=0.05,
     ),
     Metric(
         # Judged only on request: a neighbour on the same card draws power too.

@@ -41,7 +41,7 @@ def build(case: Case, setting: Setting) -> Workload:
     if not callable(built):
         raise TypeError(
             f"{case.workload} returned an object of type {type(built).__name__}; it must return "
-            "a function that does one step, or a Workload"
+            "a function that runs one step, or a Workload"
         )
     return Workload(step=built)
 

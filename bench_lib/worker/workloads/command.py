@@ -59,7 +59,7 @@ def command(
     if start and not health:
         raise ValueError("start needs health, the URL that answers once the server is ready")
     if health and not health.startswith(("http://", "https://")):
-        raise ValueError(f"health is {health!r}; it must be a URL of http")
+        raise ValueError(f"health is {health!r}; it must be an HTTP URL")
     programs = _Programs(bool(read.get("format")), result)
     try:
         if start:
@@ -135,13 +135,13 @@ class _Programs:
         if not path.is_file():
             raise self._error(f"the client wrote no {path.name}")
         if path.stat().st_size > MOST_BYTES:
-            raise CommandError(f"{path.name} has more than {MOST_BYTES} bytes; leave details out")
+            raise CommandError(f"{path.name} has more than {MOST_BYTES} bytes; write fewer details")
         self.documents.append(files.content(path, MOST_BYTES).decode(errors="replace"))
 
     def _started(self, command: str, output: int | None = None) -> subprocess.Popen[bytes]:
         argv = [self.filled(word) for word in shlex.split(command)]
         if not argv:
-            raise ValueError("a command is empty")
+            raise ValueError("the command is empty")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         with self._log.open("ab") as log:
             return subprocess.Popen(
@@ -154,7 +154,8 @@ class _Programs:
 
     def _error(self, cause: str) -> CommandError:
         log = self._log.read_text(encoding="utf-8", errors="replace")[-LAST_CHARACTERS:].strip()
-        return CommandError(f"{cause}; its last words: {log}" if log else f"{cause}, in silence")
+        output = f"its last output: {log}" if log else "it printed nothing"
+        return CommandError(f"{cause}; {output}")
 
     def close(self) -> None:
         """End the server and everything that it and the client started."""

@@ -61,7 +61,7 @@ def load(name: str, source: str) -> Data:
         return generated(name)
     folder = os.environ.get(FOLDER_VARIABLE, "")
     if not folder:
-        raise UnsupportedError(f"data is files, and {FOLDER_VARIABLE} names no folder to read")
+        raise UnsupportedError(f"data is files, but {FOLDER_VARIABLE} is not set to their folder")
     return from_files(name, Path(folder))
 
 
@@ -103,11 +103,14 @@ def from_files(name: str, folder: Path) -> Data:
         train, test = (_split(kind(folder, train=of_train), about) for of_train in (True, False))
     except (RuntimeError, OSError, ValueError, AssertionError) as error:
         raise DataError(
-            f"{folder}: {name} cannot be read: {error}; fetch it by torchvision.datasets."
-            f"{kind.__name__}({str(folder)!r}, download=True), or use data generated"
+            f"{folder}: {name} cannot be read: {error}; download it with torchvision.datasets."
+            f"{kind.__name__}({str(folder)!r}, download=True), or use generated data"
         ) from error
     if (len(train), len(test)) != (about.train, about.test):
-        raise DataError(f"{folder}: {name} has {len(train)} and {len(test)} images")
+        raise DataError(
+            f"{folder}: {name} has {len(train)} training and {len(test)} test images; it must have "
+            f"{about.train} and {about.test}"
+        )
     return Data(train, test)
 
 

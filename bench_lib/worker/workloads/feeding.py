@@ -90,8 +90,8 @@ def feed_of(
     """
     if kind != "fixed" and len(data.train) < shape.batch_size * setting.ranks:
         raise ValueError(
-            f"{setting.ranks} x {shape.batch_size} images a step are more than the "
-            f"{len(data.train)} there are for training"
+            f"a step needs {setting.ranks} x {shape.batch_size} images, but there are only "
+            f"{len(data.train)} for training"
         )
     if kind == "loader":
         return Loader(data.train, transforms, shape, setting, workers=workers)
@@ -176,7 +176,7 @@ class Loader(Feed):
         """Start nothing before the first batch."""
         super().__init__(split, transforms, shape, setting)
         if not workers:
-            self.warnings.append("no loader workers: the process that trains loads too")
+            self.warnings.append("no loader workers: the training process loads the data too")
         self.at_once = max(1, workers)
         samples = _Samples(split, transforms)
         self._sampler: DistributedSampler[Any] = DistributedSampler(

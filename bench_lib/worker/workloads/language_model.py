@@ -215,10 +215,10 @@ class _Tokens(BuiltNetwork):
         weights = self.parameters * spec.dtype.itemsize
         part = weights // (setting.ranks if self.divided else 1)
         if trains:
-            require_memory("the weights and what training keeps of them", STATES * part, setting)
+            require_memory("the weights, gradients and AdamW's moments", STATES * part, setting)
         else:
             cached = self.kept_bytes(spec.room)
-            require_memory("the weights, and keys and values,", weights + cached, setting)
+            require_memory("the weights and the KV cache", weights + cached, setting)
         network = self.network(spec.dtype, divided=True)
         if spec.precision in QUANTIZED:
             # The head, which decides on the likeliest token, is not quantized.

@@ -155,7 +155,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         if not hasattr(functional, "grouped_mm"):
             raise UnsupportedError(
-                f"experts need functional.grouped_mm, and torch {torch.__version__} has none"
+                f"experts need functional.grouped_mm, which torch {torch.__version__} lacks"
             )
         self.active = experts.active
         self.router = linear(width, experts.number)

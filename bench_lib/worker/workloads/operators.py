@@ -137,7 +137,7 @@ def fp8_dtype(device: torch.device) -> torch.dtype:
             return torch.float8_e4m3fnuz
         if arch.startswith(("gfx95", "gfx12")):
             return torch.float8_e4m3fn
-        raise UnsupportedError(f"{arch} has no FP8 products; MI300 (gfx94x) and later have")
+        raise UnsupportedError(f"{arch} does not support FP8 products; MI300 (gfx94x) and later do")
     if (properties.major, properties.minor) < (8, 9):
         raise UnsupportedError("FP8 needs an NVIDIA GPU of compute capability 8.9 or later")
     return torch.float8_e4m3fn
@@ -159,9 +159,9 @@ def scaled_dtype(operation: Operation, device: torch.device) -> torch.dtype:
     if torch.version.hip is not None:
         arch = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
         if arch != "gfx950":
-            raise UnsupportedError(f"{arch} has no {name} products; MI350 (gfx950) has")
+            raise UnsupportedError(f"{arch} does not support {name} products; MI350 (gfx950) does")
     elif operation.precision == "mxfp4":
-        raise UnsupportedError("torch has MXFP4 products for MI350 (gfx950) alone")
+        raise UnsupportedError("torch supports MXFP4 products only on MI350 (gfx950)")
     elif properties.major < 10:
         raise UnsupportedError("MXFP8 needs an NVIDIA GPU of compute capability 10.0 or later")
     return torch.float4_e2m1fn_x2 if operation.precision == "mxfp4" else torch.float8_e4m3fn

@@ -84,7 +84,7 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
     linear = linear_layers(part)
     if not linear:
         raise UnsupportedError(
-            f"torchao has {precision} for linear layers, and the network has none"
+            f"torchao supports {precision} only for linear layers, and the network has none"
         )
     weights = sum(p.numel() for p in model.parameters() if p.ndim > 1)
     share = sum(m.weight.numel() for m in linear) / weights
@@ -98,7 +98,7 @@ def quantize(model: nn.Module, precision: str, part: nn.Module | None = None) ->
         # By default it sets options of the compiler for all later cases of this process.
         quantize_(part, config(set_inductor_config=False))
     except (AssertionError, NotImplementedError) as error:  # how torchao rejects a device
-        raise UnsupportedError(f"torchao has no {precision} here: {error}") from error
+        raise UnsupportedError(f"torchao does not support {precision} here: {error}") from error
     layers = "1 linear layer" if len(linear) == 1 else f"{len(linear)} linear layers"
     number_format = precision.partition("-")[0].upper()
     return [f"{number_format} in {layers} with {share:.0%} of the weights; the rest is bf16"]
