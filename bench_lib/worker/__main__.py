@@ -73,7 +73,7 @@ def _rank(folder: Path) -> int:
     except OSError as error:
         sys.stderr.write(
             f"bench-lib: rank {place.rank} on {socket.gethostname()}: {folder}: {error.strerror}; "
-            "all hosts must share the ranks' folder: set BENCH_LIB_SHARED to one that they share\n"
+            "all hosts must share the ranks' folder: set BENCH_LIB_SHARED to such a folder\n"
         )
         return 2
     log.enter("import torch")

@@ -169,7 +169,7 @@ def _why_not(host: str, port: int, error: Exception) -> str:
             "unset MASTER_ADDR and MASTER_PORT"
         )
     first = str(error).strip().partition("\n")[0]
-    return f"cannot reach rank 0 at {host}:{port}: {first}"
+    return f"the ranks cannot connect at {host}:{port}: {first}"
 
 
 def _written_meeting(file: Path) -> tuple[str, int]:
@@ -181,7 +181,7 @@ def _written_meeting(file: Path) -> tuple[str, int]:
         time.sleep(LOOK_S)
     raise MeetingError(
         f"rank 0 did not write its address to {file} within {MEETING_S:g} s; if the hosts do "
-        "not share that folder, set BENCH_LIB_SHARED to one that they share"
+        "not share that folder, set BENCH_LIB_SHARED to one that they do"
     )
 
 
