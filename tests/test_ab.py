@@ -500,7 +500,7 @@ def scripted(cli, bed, monkeypatch):
         (("-k", "tiny"), ("-k", "'tiny' matches none of 3 cases: big-fp16")),
         (("--env-a", "OMP_NUM_THREADS"), ("--env-a", "'OMP_NUM_THREADS' is not KEY=VALUE")),
         (("--env-b", "=1"), ("--env-b", "'=1' is not KEY=VALUE")),
-        (("--env-b", "HIP_VISIBLE_DEVICES=1"), ("--env-b", "HIP_VISIBLE_DEVICES chooses the")),
+        (("--env-b", "HIP_VISIBLE_DEVICES=1"), ("--env-b", "HIP_VISIBLE_DEVICES selects the")),
         (("--prefix-b", "docker 'run"), ("--prefix-b", "docker 'run", "No closing quotation")),
         (("--prefix-b", "docker run x"), ("--python-b", "name the interpreter behind --prefix-b")),
         (("--pairs", "1"), ("--pairs",)),

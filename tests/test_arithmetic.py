@@ -59,8 +59,8 @@ def test_the_right_arithmetic_is_never_refused(precision):
         ("tf32", {"gemm": 3e-7}, "the case asks for tf32, but the device computed in fp32"),
         ("tf32", {"gemm": 1.15e-6}, "the case asks for tf32, but the device computed in fp32"),
         ("tf32-conv", {"gemm": 3e-7, "conv": 3e-7}, "the case asks for tf32-conv, but the device"),
-        ("tf32", {"gemm": math.inf}, "the case asks for tf32, but the device computed in a shorte"),
-        ("tf32", {"gemm": math.nan}, "the case asks for tf32, but the device computed in a shorte"),
+        ("tf32", {"gemm": math.inf}, "the case asks for tf32, but the device computed in arithm"),
+        ("tf32", {"gemm": math.nan}, "the case asks for tf32, but the device computed in arithm"),
     ],
 )
 def test_another_arithmetic_is_refused_by_name(precision, errors, said):

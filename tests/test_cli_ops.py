@@ -303,7 +303,7 @@ def test_profiles_are_in_the_json(run, profiled):
     [
         ("--op ad", "unknown op 'ad'; did you mean add"),
         ("--op nothing-like-it", "unknown op 'nothing-like-it'; choose from add, mul"),
-        ("--input1-dim 64-x-1", "shape '64-x-1': 'x' is not a size; write whole numbers with"),
+        ("--input1-dim 64-x-1", "shape '64-x-1': 'x' is not a size; write whole numbers"),
         ("--input2-dim 3", "add: shapes 64-1024-1024 and 3 do not broadcast"),
         ("--dtype fp61", "unknown precision 'fp61'; did you mean fp16"),
         ("--dtype fp8", "precision is 'fp8'; only gemm and grouped_gemm"),

@@ -197,7 +197,7 @@ def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path):
         ((CASE, "--tool", "nvprof"), "choose from torch, rocm, rocprofv3"),
         ((CASE, "--tool", "rocprof-compute"), "choose from torch, rocm"),
         (("--diff", "a", "b", "--output", "c"), "--output: --diff measures nothing"),
-        (("--diff", "a", "b"), "there is no a"),
+        (("--diff", "a", "b"), "a does not exist"),
         ((CASE, "--matrix", "no.toml"), "no.toml"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_summary_holds_what_is_judged():
 @pytest.mark.parametrize("samples", [[], [0.0], [1.0, -1.0], [math.nan], [1.0, math.inf]])
 def test_iterations_that_no_clock_gives_are_refused(samples):
     measurement = make_measurement(iteration_s=samples, wall_s=1.0)
-    with pytest.raises(ValueError, match=r"^resnet18-b4-fp32-eager-infer: iteration times have"):
+    with pytest.raises(ValueError, match=r"^resnet18-b4-fp32-eager-infer: iteration times must"):
         summarise(measurement, environment="e", time="t")
 
 

@@ -753,7 +753,7 @@ def test_a_full_temporary_folder_is_named_with_the_cure(
         words = refusal(environment=ENVIRONMENT)
     assert words == (
         f"cannot write temporary files to {tmp_path}: File too large; free some space there, or "
-        "name another folder with TMPDIR"
+        "set TMPDIR to another folder"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -195,7 +195,7 @@ def test_on_one_host_ranks_meet_there_at_a_port_of_their_job(alone):
 )
 def test_ranks_that_do_not_know_where_to_meet_say_what_to_set(told):
     environ = variables(OPEN_MPI, told)
-    with pytest.raises(UserError, match=r"MASTER_ADDR to the host of rank 0.*-x MASTER_ADDR=HOST"):
+    with pytest.raises(UserError, match=r"set MASTER_ADDR to its host.*-x MASTER_ADDR=HOST"):
         meeting_url(who_am_i(environ), environ)
 
 

@@ -200,7 +200,7 @@ def test_a_fault_is_in_the_result_with_its_phase(look):
 
 
 def test_ranges_are_for_gpus(look):
-    assert "torch sees none here" in look(RELU, ranges=True)["skipped"]
+    assert "torch sees none" in look(RELU, ranges=True)["skipped"]
 
 
 def test_ranges_lie_around_the_steps_that_count_and_each_of_them(monkeypatch):

@@ -443,7 +443,7 @@ def test_a_device_that_cannot_be_watched_is_a_warning_with_the_cause():
         ("raise SystemExit('no such device')", "no such device"),
         ("print('garbage', flush=True); import time; time.sleep(600)", "garbage"),
         ("", "ended"),
-        ("import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\x00 ' * 50000)", "said"),
+        ("import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\x00 ' * 50000)", "printed"),
     ],
 )
 def test_a_sampler_that_fails_is_one_warning_and_no_telemetry(ended, script, cause):

@@ -113,7 +113,7 @@ def started_by(group):
         ("no times", "protocol in measure: Expected `float`, got `str`"),
         ("garbage", "protocol in measure: not JSON"),
         ("half an answer", "died in measure: the worker ended with exit status 0"),
-        ("hangs up", "died in measure: the worker is gone"),
+        ("hangs up", "died in measure: the worker ended with an unknown"),
     ],
 )
 def test_an_answer_that_is_none_is_the_cases_fault(zygote, monkeypatch, does, message):
