@@ -269,7 +269,7 @@ def _unaccepted(verdict: Verdict, finding: Unaccepted) -> Iterator[str]:
         spread = f"iterations within a process vary by {finding.spread:.1%}, above {TRUST:.0%}"
         yield f"{spread}, where timings are no longer trusted"
     if not finding.is_finite:
-        yield "the answer contains infinities or NaN"
+        yield "the output contains infinities or NaN"
     if finding.published is not None:
         yield from _beside(finding.published, finding.rate)
 

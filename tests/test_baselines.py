@@ -825,7 +825,7 @@ def test_a_process_of_the_first_version_is_read_by_metric(tmp_path):
 def test_an_answer_that_is_not_finite_is_never_accepted(force):
     attempt, current = lasting(1.0, numerics=Numerics(finite=False)), held_against(0.0)
     changes = proposed(make_record(attempts=[attempt]), current=current)
-    why = "the answer contains infinities or NaN"
+    why = "the output contains infinities or NaN"
     assert changes == [BaselineChange(CASE_ID, current.baselines[CASE_ID], None, why)]
     assert taken(changes, force=force) == []
 

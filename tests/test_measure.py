@@ -461,7 +461,7 @@ def test_what_is_not_finite_is_left_out_and_said_in_words():
     numerics = Numerics(finite=False, max_abs_diff=math.inf, cosine=math.nan, reference_batch=4)
     measured = Device(numerics=lambda: numerics).measure()
     assert measured.numerics == Numerics(finite=False, reference_batch=4)
-    assert "the answer contains infinities or NaN" in measured.warnings
+    assert "the output contains infinities or NaN" in measured.warnings
     assert json.loads(json.dumps(dataclasses.asdict(measured), allow_nan=False))
 
 

@@ -165,7 +165,7 @@ def _change(
     if not processes:
         return BaselineChange(case.id, old, None, _why_nothing(record))
     if any(p.values.get("finite") == 0.0 for p in processes):
-        return BaselineChange(case.id, old, None, "the answer contains infinities or NaN")
+        return BaselineChange(case.id, old, None, "the output contains infinities or NaN")
     conditions = [conditions_of(case, hardware, environments.get(p.environment)) for p in processes]
     new = Baseline(
         case.id,

@@ -326,7 +326,7 @@ def _measured(
 
     numerics, counts = _checked(sampling, context, workload)
     if numerics is not None and not numerics.finite:
-        warnings.append("the answer contains infinities or NaN")
+        warnings.append("the output contains infinities or NaN")
     return Measurement(
         case_id=case.id,
         context_id=context.context_id,

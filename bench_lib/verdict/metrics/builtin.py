@@ -166,8 +166,8 @@ METRICS = (
         tolerance=0.0,
         assumed=1.0,
         told_as="numerics",
-        worse="the answer contains infinities or NaN; the baseline's did not",
-        better="the answer is finite; the baseline's was not",
+        worse="the output contains infinities or NaN; the baseline's did not",
+        better="the output is finite; the baseline's was not",
     ),
     *(
         Metric(
