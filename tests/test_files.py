@@ -53,7 +53,7 @@ OURS = {
         "Path(f'{stem}.stack').open('w')",
     },
     "worker/device.py": {
-        "Path(found.origin).with_name('version.py').read_text(encoding='utf-8')",
+        "Path(spec.origin).with_name('version.py').read_text(encoding='utf-8')",
         "maps.read_text(encoding='utf-8', errors='replace')",
         "file.open('rb')",
     },
@@ -72,7 +72,7 @@ OURS = {
 }
 """What nobody else may have put there, or what is opened by a name that links may have."""
 NO_FILES = (
-    "directly.open",
+    "opener.open",
     "engine.open",
     "held.open",
     "self.open",
