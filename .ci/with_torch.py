@@ -70,7 +70,7 @@ def problem(python: str, found: dict[str, object], root: Path) -> str | None:
     """Say why an interpreter cannot measure here; None where it can."""
     if found["missing"]:
         missing = ", ".join(found["missing"])
-        return f"{python} has torch and no {missing}; run: {python} -m pip install -e ."
+        return f"{python} has torch, but not {missing}; run: {python} -m pip install -e ."
     torch = found["torch"]
     present = [build for build, (node, _) in BUILDS.items() if (root / node).exists()]
     if present and not any(torch[build] for build in present):

@@ -402,7 +402,7 @@ def unfinished_night() -> Night:
     return make_night(
         [regressed(), make_entry(), other],
         runs=[make_run(cases=2), torn],
-        left_out=["0d0d0d0d: line 7 is torn: the run was killed while writing it"],
+        left_out=["0d0d0d0d: line 7 is incomplete: the run was killed while writing it"],
         missing=["mi210"],
     )
 

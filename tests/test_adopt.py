@@ -202,7 +202,7 @@ def test_git_ignores_the_runs_and_pytests_settings_stay(own, run):
 
 def test_a_file_that_is_not_understood_is_left_as_it_is(own, run):
     (own / ".gitignore").write_bytes(b"# caf\xe9\n")
-    said = "left to you: .gitignore cannot be read: it is not in UTF-8; add /history/ to it"
+    said = "left to you: .gitignore cannot be read: it is not UTF-8; add /history/ to it"
     assert said in run("mine:Net").out
     assert (own / ".gitignore").read_bytes() == b"# caf\xe9\n"
 
@@ -218,7 +218,7 @@ def test_a_link_is_left_to_the_user(own, run):
 def test_an_import_that_ends_python_is_said(own, monkeypatch, capsys):
     (own / "ends.py").write_text("import os\nos._exit(3)\n")
     answer = ran(["adopt", "ends:Net"], monkeypatch, capsys)
-    assert "ends:Net: importing it ended Python with status 3" in answer.err
+    assert "ends:Net: importing it made Python exit with 3" in answer.err
 
 
 SHAKEN = [1.0, 1.6] * 10
@@ -233,5 +233,5 @@ def test_a_run_does_not_recommend_an_accept_that_would_be_refused():
     shaken, steady = record("shaken", SHAKEN), record("steady", [1.0] * 20)
     words = _too_unsteady([shaken])
     assert words.startswith("baseline accept would refuse 1 case (shaken: iterations spread by 24%")
-    assert "take a longer step, or accept it with --force and say why" in words
+    assert "make the step longer, or accept it with --force and say why" in words
     assert _too_unsteady([shaken, steady]) == ""

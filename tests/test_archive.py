@@ -256,7 +256,7 @@ def test_torn_and_foreign_lines_are_left_out_and_told(tmp_path):
         f"{path.name}: line 3",
         f"{path.name}: line 6",
     ]
-    assert told[3:] == [f"{path.name}: line 9 is torn: the run was killed while writing it"]
+    assert told[3:] == [f"{path.name}: line 9 is incomplete: the run was killed while writing it"]
 
 
 def test_a_run_of_a_newer_schema_is_left_out_and_told(tmp_path):
@@ -278,7 +278,7 @@ def test_a_run_is_not_hidden_by_a_longer_file_with_its_id(tmp_path):
     found = opened(tmp_path)
     assert sorted(run.name for run in found.runs()) == [real.name, forged.name]
     assert found.find(real.name).path == real
-    assert found.problems == [f"{real.name}: has the id of {forged.name}; both count"]
+    assert found.problems == [f"{real.name}: it has the same id as {forged.name}; both count"]
 
 
 def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path):

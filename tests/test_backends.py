@@ -210,14 +210,14 @@ def test_a_device_of_an_unknown_vendor_is_not_measured():
         backends.visibility(STRANGE)
     assert str(caught.value) == (
         "intel-0bd5 cannot be measured: there is no backend for the vendor 'intel', only for amd, "
-        "cpu, nvidia; install the package that has one (docs/adding-a-backend.md)"
+        "cpu, nvidia; install a package that provides one (docs/adding-a-backend.md)"
     )
 
 
 def test_a_device_of_an_unknown_vendor_is_not_watched_as_something_else():
     seen, cause = look_once(STRANGE)
     assert seen is None
-    assert "cannot be watched: there is no backend for the vendor 'intel'" in cause
+    assert "cannot be monitored: there is no backend for the vendor 'intel'" in cause
 
 
 def test_what_was_recorded_on_an_unknown_vendor_is_shown_and_judged():

@@ -159,7 +159,7 @@ def test_a_newer_schema_is_refused_rather_than_half_understood(tmp_path):
 def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
     assert refusal(tmp_path, document(key=other)) == (
         f" holds baselines of {other!r}, but this hardware is 'mi300x'; "
-        "a baseline of other hardware cannot be judged by: record one here"
+        "a baseline of other hardware cannot be used; record one here"
     )
 
 
@@ -226,17 +226,17 @@ def test_a_published_figure_is_read_without_processes_and_kept_apart(tmp_path):
 @pytest.mark.parametrize(
     ("case", "problem"),
     [
-        (published(rate=0), "published.rate is 0; it must be above 0, and in its range"),
+        (published(rate=0), "published.rate is 0; it must be above 0 and between low and high"),
         (published(rate="987"), "Expected `float`, got `str` - at `$.published.rate`"),
-        (published(low=988), "published.rate is 987; it must be above 0, and in its range"),
-        (published(high=1), "published.rate is 987; it must be above 0, and in its range"),
+        (published(low=988), "published.rate is 987; it must be above 0 and between low and high"),
+        (published(high=1), "published.rate is 987; it must be above 0 and between low and high"),
         (
             {"provenance": "published", "published": {"rate": 1}},
             "Object missing required field `source` - at `$.published`",
         ),
         (
             {"provenance": "published"},
-            "is published and has no published with rate, source and caveat",
+            "provenance is 'published', but published, with rate, source and caveat, is missing",
         ),
     ],
 )
@@ -247,10 +247,10 @@ def test_a_published_figure_that_says_too_little_is_refused_with_its_case(tmp_pa
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"processes": []}, "has processes and is published, or has none and is measured"),
+        ({"processes": []}, "provenance is 'measured', but there are no processes"),
         (
             {"provenance": "published", "published": FIGURE},
-            "has processes and is published, or has none and is measured",
+            "provenance is 'published', but there are processes",
         ),
         ({"provenance": "guessed"}, "provenance is 'guessed'; choose measured or published"),
     ],
@@ -670,7 +670,7 @@ def test_a_run_with_other_software_is_not_added_without_force():
     (change,) = proposed(make_record(attempts=[attempt]), current=current, add=True)
     now = make_environment().torch
     versions = f"torch 2.9.0 -> {now}; triton 3.0.0 -> 3.1.0"
-    assert change.against == f"what stays had other software: {versions}"
+    assert change.against == f"the values that stay were measured with other software: {versions}"
     (change,) = proposed(make_record(attempts=[attempt]), current=current)
     assert change.against is None
 
@@ -758,17 +758,17 @@ def formerly(**process):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        (measured({"values": {}}), "a process has the latency 0;"),
-        (measured({"values": {"latency": 0.0}}), "a process has the latency 0;"),
-        (measured({"values": {"latency": -1.0}}), "a process has the latency -1;"),
-        (measured({"values": {"latency": 1e21}}), "a process has the latency 1e+21;"),
-        (measured({"values": {"latency": 1e-21}}), "a process has the latency 1e-21;"),
+        (measured({"values": {}}), "a process has a latency of 0;"),
+        (measured({"values": {"latency": 0.0}}), "a process has a latency of 0;"),
+        (measured({"values": {"latency": -1.0}}), "a process has a latency of -1;"),
+        (measured({"values": {"latency": 1e21}}), "a process has a latency of 1e+21;"),
+        (measured({"values": {"latency": 1e-21}}), "a process has a latency of 1e-21;"),
         (measured({"values": {"latency": 1.0, "stability": -0.1}}), "a process has stability -0.1"),
         (measured({"n": 0}), "a process has n = 0;"),
         (formerly(log_median=1e6), "math range error"),
-        (formerly(log_median=-50.5), "a process has the latency 1.16985e-22;"),
+        (formerly(log_median=-50.5), "a process has a latency of 1.16985e-22;"),
         (formerly(spread=-0.1), "a process has stability -0.1;"),
-        (measured({}, began={"latency": 0}), "began at latency 0; it must be a number above 0"),
+        (measured({}, began={"latency": 0}), "began.latency is 0; it must be above 0"),
         (measured({}, limits={"spread": -1}), "limits.spread is -1"),
         (measured({}, limits={"spread": 0}), "limits.spread is 0"),
         (measured({}, limits={"spread": 1.5}), "limits.spread is 1.5"),
@@ -926,7 +926,7 @@ def test_what_its_run_never_judged_is_not_taken_without_force():
     (change,) = changes = proposed(unjudged())
     assert (
         change.against
-        == "its run did not judge it: killed before, side A of ab, or a command that only measures"
+        == "its run did not judge it: the run was killed, is side A of ab, or only measured"
     )
     assert taken(changes) == []
     (forced,) = taken(changes, force=True)
@@ -991,7 +991,8 @@ def test_slow_downs_below_the_tolerance_add_up_over_what_was_accepted_before():
     baseline, told = accepted_in_turn(*(1.009**n for n in range(10)))
     assert told[:2] == [None, None]
     assert told[2] == (
-        "1.81% slower than 1 s, from which accepted values have crept; the tolerance is 1.0%"
+        "1.81% slower than 1 s, from which accepted values have drifted in small steps; "
+        "the tolerance is 1.0%"
     )
     assert told[3] == "1.81% slower than accepted; the tolerance is 1.0%"
     assert None not in told[2:]
@@ -1144,13 +1145,17 @@ def test_a_quarantine_changes_nothing_else_in_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("case_id", "fields", "words"),
     [
-        ("a b", {}, "'a b' is no case's id, which is letters, digits, dots, dashes and"),
-        ("", {}, "'' is no case's id"),
+        ("a b", {}, "'a b' is not a case's id; it must be letters, digits, dots, dashes and"),
+        ("", {}, "'' is not a case's id"),
         ("x", {"reason": " \n"}, "the reason is empty; say why x may fail"),
-        ("x", {"until": "soon"}, "'soon' is no day; write it as 2026-12-31"),
-        ("x", {"until": "20260201"}, "'20260201' is no day; write it as 2026-12-31"),
-        ("x", {"until": "2026-02-30"}, "'2026-02-30' is no day; write it as 2026-12-31"),
-        ("x", {"until": "2026-01-01"}, "2026-01-01 is in the past; name a day from 2026-01-02 on"),
+        ("x", {"until": "soon"}, "'soon' is not a date; write it as 2026-12-31"),
+        ("x", {"until": "20260201"}, "'20260201' is not a date; write it as 2026-12-31"),
+        ("x", {"until": "2026-02-30"}, "'2026-02-30' is not a date; write it as 2026-12-31"),
+        (
+            "x",
+            {"until": "2026-01-01"},
+            "2026-01-01 is in the past; choose a day, 2026-01-02 or later",
+        ),
     ],
 )
 def test_a_quarantine_that_cannot_be_right_is_refused(tmp_path, case_id, fields, words):
@@ -1188,7 +1193,7 @@ def test_what_is_not_in_quarantine_cannot_be_let_out(tmp_path):
 def test_a_day_that_is_none_is_refused_with_its_case(tmp_path, name, value):
     about = {"reason": "flaky", "until": "2026-02-01", "date": "2026-01-01", name: value}
     assert refusal(tmp_path, document(quarantine={"slow": about})) == (
-        f": quarantine of slow: {name} is {value!r}, which is no day such as 2026-12-31"
+        f": quarantine of slow: {name} is {value!r}, not a date such as 2026-12-31"
     )
 
 

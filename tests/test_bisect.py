@@ -271,7 +271,7 @@ def test_the_ends_are_the_last_ok_run_and_the_first_failing_one():
     [
         ([], "has no run on this hardware"),
         ([Status.OK, Status.REGRESSED], "has not failed since it was OK"),
-        ([Status.REGRESSED], "is OK in no run before it fails"),
+        ([Status.REGRESSED], "is OK in no run before it failed"),
     ],
 )
 def test_a_history_without_such_runs_says_which_is_missing(statuses, words):
@@ -382,7 +382,7 @@ def test_too_few_pairs_are_no_answer(command, monkeypatch):
     monkeypatch.setattr("bench_lib.cli.bisect.MORE_PAIRS", 3)
     status, out, _ = command("x", *ENDS)
     assert status == 2
-    assert out.startswith("undecided; run the same command to go on. Most probable so far:\n")
+    assert out.startswith("undecided; run the same command to continue. Most probable so far:\n")
 
 
 @pytest.mark.parametrize("other", [("--build", "make all"), ("--bad", "c15")])
@@ -392,7 +392,7 @@ def test_pairs_go_on_unless_candidates_are_others(command, bed, other):
     assert status == 130
     assert err.splitlines()[-1] == "bench-lib: interrupted"
     found = command("x", *ENDS, "--error", "1%")
-    assert "continues with 3 pairs of an earlier call, in history/bisections/" in found.err
+    assert "continuing with 3 pairs from an earlier call, in history/bisections/" in found.err
     assert "wrong at most once in 100" in found.err
     assert "goes on from" not in command("x", *ENDS, *other).err
 

@@ -171,7 +171,7 @@ def test_builds_of_a_version_are_in_the_order_of_their_rocm(monkeypatch):
     ("good", "bad", "words"),
     [
         ("1.0", "4.0", r"engine 1.0 to 4.0 is not a range .*; pip finds 1.0, 2.0\+rocm7, 3.0"),
-        ("3.0", "1.0", "is not a range of versions, the older one first"),
+        ("3.0", "1.0", "is not a range of versions from older to newer"),
         ("newest", "1.0", "'newest' is not a version; write engine==2.10.0, for example"),
         ("stone==1.0", "2.0", "'stone==1.0' is not a version; write engine==2.10.0"),
     ],

@@ -392,7 +392,7 @@ def test_a_draw_that_a_baseline_file_lacks_is_named(tmp_path):
     document = json.loads(file.path.read_text())
     (name,) = document["cases"][CASE_ID].pop("draws")
     file.path.write_text(json.dumps(document))
-    with pytest.raises(BaselineError, match=f"a process has the draw '{name}', which draws lacks"):
+    with pytest.raises(BaselineError, match=f"a process has the draw '{name}', which is missing"):
         baselines.load(tmp_path, "mi300x")
 
 

@@ -546,7 +546,7 @@ def test_recording_where_no_perf_tests_lies_says_how_to_name_other_tests(
 ):
     fake_pytest(status=4)
     answer = record(cli, "--", *more)
-    remedy = "there is no perf_tests here: name your tests first, -- tests/perf"
+    remedy = "there is no folder perf_tests here: name the tests after --"
     assert (answer.status, remedy in answer.err) == (2, told)
 
 
@@ -556,8 +556,8 @@ def test_a_run_of_somebody_else_meanwhile_is_not_accepted_by_mistake(
     fake_pytest([measured(0.5, processes=5)], [measured(0.25, processes=5)])
     answer = record(cli)
     assert answer.status == 2
-    assert answer.err.startswith("bench-lib: error: other runs ended meanwhile (history/")
-    assert answer.err.endswith("; accept one: bench-lib baseline accept --run RUN\n")
+    assert answer.err.startswith("bench-lib: error: other runs ended in the meantime (history/")
+    assert answer.err.endswith("; accept one of them: bench-lib baseline accept --run RUN\n")
     assert not (tmp_path / "baselines").exists()
 
 
@@ -662,9 +662,9 @@ def test_a_case_without_a_baseline_is_quarantined_and_those_like_it_are_named(cl
     answer = quarantine(cli, "resnet81-b4-fp32-eager-infer")
     assert (answer.status, answer.lines[1:]) == (
         0,
-        [f"it has no baseline there; did you mean {CASE_ID}?"],
+        [f"it has no baseline in that file; did you mean {CASE_ID}?"],
     )
-    assert quarantine(cli, "quite-another").lines[1:] == ["it has no baseline there"]
+    assert quarantine(cli, "quite-another").lines[1:] == ["it has no baseline in that file"]
     assert quarantine(cli, "quite-another", "--json").json["quarantine"]["until"] == "2026-02-01"
 
 
@@ -681,10 +681,10 @@ def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("a", "--reason", "x"), "--until is missing; a quarantine has a last day and a reason"),
+        (("a", "--reason", "x"), "--until is missing; a quarantine needs a last day and a reason"),
         (
             ("a", "--until", "2026-02-01"),
-            "--reason is missing; a quarantine has a last day and a reason",
+            "--reason is missing; a quarantine needs a last day and a reason",
         ),
         (
             ("a", "--until", "2026-02-01", "--reason", " "),
@@ -692,21 +692,24 @@ def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
         ),
         (
             ("a", "--until", "tomorrow", "--reason", "x"),
-            "'tomorrow' is no day; write it as 2026-12-31",
+            "'tomorrow' is not a date; write it as 2026-12-31",
         ),
         (
             ("a", "--until", "2026-01-01", "--reason", "x"),
-            ("2026-01-01 is in the past; name a day from 2026-01-02 on by which a will be fixed"),
+            "2026-01-01 is in the past; choose a day, 2026-01-02 or later",
         ),
         (
             ("a|b", "--until", "2026-02-01", "--reason", "x"),
-            "'a|b' is no case's id, which is letters, digits, dots, dashes and underscores",
+            "'a|b' is not a case's id; it must be letters, digits, dots, dashes and underscores",
         ),
         (
             ("a", "--until", "2026-02-01", "--reason", "x", "--hardware", "../x"),
-            "'../x' is no hardware key, which is letters, digits, dots, dashes and underscores",
+            "'../x' is not a hardware key; it must be letters, digits, dots, dashes",
         ),
-        (("a", "--lift", "--until", "2026-02-01"), "--lift takes no --until or --reason"),
+        (
+            ("a", "--lift", "--until", "2026-02-01"),
+            "--lift cannot be combined with --until or --reason",
+        ),
     ],
 )
 @pytest.mark.usefixtures("today")
@@ -758,7 +761,7 @@ def test_runs_are_listed_with_how_they_ended(cli, history):
     assert (answer.status, answer.err) == (0, "")
     golden(answer.out)
     assert set(answer.lines[4:]) == {
-        f"! {two.name}: line 5 is torn: the run was killed while writing it",
+        f"! {two.name}: line 5 is incomplete: the run was killed while writing it",
         (
             f"! history/{three.name}, line 1: schema 9 is newer than 1, the newest that this "
             "version of bench-lib reads; upgrade bench-lib; left out"
@@ -809,7 +812,7 @@ def test_a_run_for_machines_holds_all_that_its_file_does(cli, history):
     assert record["case"]["id"] == CASE_ID
     assert record["attempts"][0]["measurement"]["iteration_s"] == [0.5] * 20
     assert [device["key"] for device in found["devices"]] == ["mi300x"]
-    assert found["problems"] == ["line 4 is torn: the run was killed while writing it"]
+    assert found["problems"] == ["line 4 is incomplete: the run was killed while writing it"]
 
 
 def test_a_run_whose_hardware_was_lost_is_shown_all_the_same(cli, history):

@@ -126,7 +126,7 @@ def test_wrong_elements_fail_the_command(run):
     )  # fmt: skip
     assert answer.status == 1
     assert answer.rows[0][-1] == "3"
-    assert "WRONG elements, so that nothing of it counts: all_reduce-1K-float-x4 (3)" in answer.out
+    assert "WRONG elements, so these results are invalid: all_reduce-1K-float-x4 (3)" in answer.out
 
 
 def test_a_fault_of_one_size_leaves_the_others(run):
@@ -147,8 +147,8 @@ def test_a_fault_of_one_size_leaves_the_others(run):
         ("-b 8x", "--minbytes: bytes is '8x'; write a number of bytes, or 64K"),
         ("-b 2M -e 1M", "--minbytes 2097152 is above --maxbytes 1048576"),
         ("-f 1", "--stepfactor is 1; it must be a whole number of 2 or more"),
-        ("-b 1 -e 3", "2 bytes of float, the largest size of these, leave 4 ranks nothing"),
-        ("-g 1", "--ranks is 1; a collective takes 2 to 1024"),
+        ("-b 1 -e 3", "2 bytes of float, is too small for 4 ranks"),
+        ("-g 1", "--ranks is 1; it must be 2 to 1024"),
         ("-g 5", "--ranks is 5, and there are 4 GPUs"),
     ],
 )  # fmt: skip
@@ -164,7 +164,7 @@ def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, 
 def test_one_gpu_is_no_group(run):
     answer = run(devices=gpus(1))
     assert answer.status == 2
-    assert "a collective needs 2 GPUs or more, and there is 1 here" in answer.err
+    assert "a collective needs at least 2 GPUs, and there is 1 here" in answer.err
 
 
 # ---- the page about it ------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_precisions_are_compared_in_one_table(exercise, tmp_path):
     assert head[:5] == ["precision", "throughput", "speed-up", "step", "per image"]
     assert first[:4] == ["fp32", "200 img/s", "1.00x", "20 ms"]
     assert second[:4] == ["fp16", "400 img/s", "2.00x", "10 ms"]
-    assert answer.err.startswith("2 cases on mi300x: 6 s or more; a case is given up after 300 s\n")
+    assert answer.err.startswith("2 cases on mi300x: 6 s or more; a case is stopped after 300 s\n")
     assert answer.measured == [EAGER, EAGER.replace("fp32", "fp16")]
     run = the_run(tmp_path)
     assert answer.lines[-1] == f"written to history/{run.path.name}"
@@ -235,7 +235,7 @@ def test_a_search_without_an_end_is_bounded_and_says_so(exercise, tmp_path):
     words = ("largest-batch", "resnet50", "--precisions", "fp32", "--batch-size", "4")
     answer = exercise(*words, "--at-most", "9", device=CPU)
     assert answer.table()[1][:2] == ["fp32", "9"]
-    assert "fp32: batch 9 is the largest that was to be tried" in answer.lines
+    assert "fp32: batch 9 fits, and no larger one was to be tried" in answer.lines
     (record,) = the_run(tmp_path).records.values()
     assert record.nodeid == "bench-lib/largest-batch::resnet50-b9-fp32-eager-infer"
 
@@ -243,10 +243,8 @@ def test_a_search_without_an_end_is_bounded_and_says_so(exercise, tmp_path):
 def test_on_a_cpu_a_search_has_to_be_bounded(exercise, tmp_path):
     answer = exercise("largest-batch", "resnet50", device=CPU)
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err == (
-        "bench-lib: error: cpu-2c is a CPU: its memory has no allocator to ask, and a search "
-        "would swap; bound it with --at-most N\n"
-    )
+    assert answer.err.startswith("bench-lib: error: cpu-2c is a CPU, ")
+    assert answer.err.endswith("limit the search with --at-most N\n")
     assert not (tmp_path / "history").exists()
 
 
@@ -283,7 +281,7 @@ def test_modes_and_precisions_are_in_one_table(exercise):
         ["fp16", "default"],
     ]
     assert [row[3] for row in answer.table()[1:]] == ["1.00x", "2.00x", "2.00x", "2.00x"]
-    assert "compiling with cold caches adds 1 to 3 minutes a case" in answer.err
+    assert "compiling with cold caches adds 1 to 3 minutes per case" in answer.err
 
 
 def test_compile_modes_are_printed_as_json(exercise):
@@ -302,7 +300,7 @@ def test_the_guides_modes_are_compared_by_default(exercise):
         for precision in ("fp32", "fp16")
         for mode in ("eager", "default", "reduce-overhead", "max-autotune")
     ]
-    assert "a case is given up after 1200 s" in answer.err
+    assert "a case is stopped after 1200 s" in answer.err
 
 
 def test_depth_has_the_gain_of_each_network(exercise):
@@ -353,7 +351,7 @@ def test_a_sweep_names_the_best_batch(exercise):
         ("precision resnt50", "NETWORK: unknown network 'resnt50'; did you mean resnet50"),
         ("depth resnet18,resnt50", "NETWORK: unknown network 'resnt50'; did you"),
         ("precision resnet50 --precisions fp61", "--precisions: unknown precision 'fp61'"),
-        ("precision resnet50 --precisions ,", "--precisions names nothing"),
+        ("precision resnet50 --precisions ,", "--precisions is empty"),
         ("precision resnet50 --mode eagre", "--modes: unknown compile mode 'eagre'; did you"),
         ("compile resnet50 --modes default,default", "--modes names default twice"),
         ("precision", "which network? bench-lib exercise precision NETWORK"),
@@ -446,4 +444,4 @@ def test_a_real_network_is_searched_and_measured_on_a_real_cpu(really):
     assert row["flops_per_step"] > 0
     assert row["finite"] is True
     assert row["batch_size"] == 3
-    assert "fp32: batch 3 is the largest that was to be tried" in found.json["notes"]
+    assert "fp32: batch 3 fits, and no larger one was to be tried" in found.json["notes"]

@@ -129,7 +129,7 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
     (tmp_path / "history" / "odd.jsonl").touch()
     answer = cli("query", "SELECT count(*) AS n FROM runs")
     assert (answer.status, answer.lines) == (0, ["n", "2"])
-    assert answer.err == "bench-lib: odd.jsonl: not named as the file of a run is; left out\n"
+    assert answer.err == "bench-lib: odd.jsonl: it is not named like the file of a run; left out\n"
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
         (["SELECT * FROM nights"], "unknown table 'nights'; did you mean points?"),
         (["SELECT * FROM x"], "unknown table 'x'; choose from points, runs, environments"),
         (["SELECT * FROM results"], "unknown table 'results'; did you mean runs?"),
-        (["SELECT 1", "--json", "--csv"], "--json and --csv exclude each other; name one"),
+        (["SELECT 1", "--json", "--csv"], "--json and --csv cannot be combined; choose one"),
         (
             ["SELECT 1", "--history", "s3://x/runs"],
-            "s3:/x/runs is an address, and ",
+            "s3:/x/runs is an address, but ",
         ),
     ],
 )

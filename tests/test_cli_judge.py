@@ -206,8 +206,8 @@ def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words
             side("a", "baseline", STEADY[:1]) + side("a", "candidate", STEADY),
             "NO_BASELINE",
             (
-                "one baseline process, line 10, cannot tell a change from noise: "
-                "two are needed, five are better"
+                "one baseline process, line 10, is not enough to tell a change from noise: "
+                "at least two are needed, and five are better"
             ),
         ),
         (
@@ -257,7 +257,7 @@ def test_lines_of_no_case_are_problems(judge):
 
 @pytest.mark.parametrize("lines", [[], ["", " "]])
 def test_a_file_without_samples_is_not_green(judge, lines):
-    assert judge(lines)[:] == (2, "! no samples in it\n", "")
+    assert judge(lines)[:] == (2, "! the input contains no samples\n", "")
 
 
 def test_only_the_first_problems_are_printed(judge):
@@ -286,7 +286,7 @@ def test_a_file_that_cannot_be_opened_is_one_line(judge, name, why, words):
     answer = judge.command(name, *words)
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == (
-        f"bench-lib: error: cannot read {name}: {why}; name a file of samples, or - for the "
+        f"bench-lib: error: cannot read {name}: {why}; name a file of samples, or - for "
         "standard input\n"
     )
 

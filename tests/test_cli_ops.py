@@ -163,7 +163,9 @@ def test_a_host_bound_operator_is_told_by_the_device(run, seen):
     cells = dict(zip(head, row, strict=True))
     assert (cells["call"], cells["device"], cells["calls/step"]) == ("1 ms", "100 us", "10")
     assert (cells["GB/s"], cells["bound"]) == ("31.46", "host-bound")
-    assert any(line.startswith("host-bound: issuing a call takes longer") for line in answer.lines)
+    assert any(
+        line.startswith("host-bound: launching a call takes longer") for line in answer.lines
+    )
 
 
 def test_backends_stand_side_by_side_with_how_much_faster_they_are(run, seen):
@@ -190,7 +192,7 @@ def test_what_a_cache_holds_is_faster_than_memory_and_said(run, seen):
     seen(item="op", items_per_step=1, flops_per_step=2**26, least_bytes_per_step=12 * 2**26)
     answer = run(script={ADD: [[1e-4] * 20]})
     assert dict(zip(*answer.table, strict=True))["share"] == "151.9%"
-    held = f"faster than memory, because caches hold some of it: {ADD}"
+    held = f"faster than memory, because caches hold part of the data: {ADD}"
     assert held in answer.lines
 
 
@@ -315,10 +317,10 @@ def test_profiles_are_in_the_json(run, profiled):
         ("--op exp --op-type binary", "--op-type binary: exp is unary"),
         ("--op sum --inplace", "--inplace: sum has no in-place form"),
         ("--run-model-ops --inplace", "--inplace: --run-model-ops decides"),
-        ("--run-model-ops --run-predefined", "--run-predefined and --run-model-ops are two"),
+        ("--run-model-ops --run-predefined", "--run-predefined and --run-model-ops cannot"),
         ("--run-predefined --op add --causal", "--op, --causal: --run-predefined decides"),
         ("--run-model-ops --input1-dim 8", "--input1-dim: --run-model-ops decides"),
-        ("--input1-dim=", "--input1-dim is empty; leave it out for the default"),
+        ("--input1-dim=", "--input1-dim is empty; leave it out to use the default"),
         ("--op gemm --layout=", "--layout is empty"),
         ("--input1-dim b8h16s2048d64", "shape is 'b8h16s2048d64'; letters are for sdpa"),
         ("--num-iters 0", "--num-iters: "),
@@ -339,7 +341,7 @@ def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, 
 def test_without_a_gpu_cuda_is_refused(run):
     answer = run("--device", "cuda", devices=[CPU])
     assert answer.status == 2
-    assert "no GPU was found here; --device cpu, or bench-lib env" in answer.err
+    assert "no GPU was found here; use --device cpu" in answer.err
 
 
 # ---- the page about it ------------------------------------------------------------------

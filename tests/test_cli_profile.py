@@ -192,11 +192,11 @@ def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path):
 @pytest.mark.parametrize(
     ("words", "word"),
     [
-        ((), "which case?"),
+        ((), "name a case, as in bench-lib profile CASE"),
         ((CASE, "--steps", "0"), "at least 1"),
         ((CASE, "--tool", "nvprof"), "choose from torch, rocm, rocprofv3"),
         ((CASE, "--tool", "rocprof-compute"), "choose from torch, rocm"),
-        (("--diff", "a", "b", "--output", "c"), "--output: --diff measures nothing"),
+        (("--diff", "a", "b", "--output", "c"), "--output: --diff only compares profiles"),
         (("--diff", "a", "b"), "a does not exist"),
         ((CASE, "--matrix", "no.toml"), "no.toml"),
     ],
@@ -315,7 +315,7 @@ def test_a_retired_profiler_s_successor_runs_and_says_so(profile, worker, rocm, 
     worker(told=TOLD, steps_in_all=9)
     answer = profile(CASE, "--tool", tool)
     assert answer.status == 0, answer.err
-    assert f"--tool {tool}: AMD has retired it; rocprofv3 runs in its place" in answer.err
+    assert f"--tool {tool}: AMD has retired it; using rocprofv3 instead" in answer.err
     assert answer.lines[0].endswith("by rocprofv3")
 
 
@@ -336,8 +336,8 @@ H100, CPU = make_hardware(vendor="nvidia", key="h100"), make_hardware(vendor="cp
 @pytest.mark.parametrize(
     ("words", "device", "status", "refused"),
     [
-        ("rocm", CPU, 1, "--tool rocm looks into a GPU, and there is none here"),
-        ("torch --timeline", DEVICE, 2, "--timeline: --tool rocm leaves one"),
+        ("rocm", CPU, 1, "--tool rocm profiles GPUs, and there is none here"),
+        ("torch --timeline", DEVICE, 2, "--timeline needs --tool rocm"),
         ("rocm --timeline", H100, 1, "--timeline: rocprofv3 does not support h100"),
     ],
 )

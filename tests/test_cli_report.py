@@ -122,6 +122,9 @@ def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path, f
 def test_two_outputs_that_both_print_are_refused(cli, night, tmp_path) -> None:
     status, out, err = cli("--json", "--markdown", "-")
     assert (status, out) == (2, "")
-    assert err == ("bench-lib: error: --json and --markdown - both print; give --markdown a file\n")
+    assert err == (
+        "bench-lib: error: --json and --markdown - both write to standard output; give "
+        "--markdown a file\n"
+    )
     assert document_in(cli("--json", "--markdown", "report.md")[1])["counts"]
     assert (tmp_path / "report.md").read_text().startswith("<!-- bench-lib: report -->")

@@ -153,7 +153,7 @@ def test_the_law_is_fitted_and_asked_for_twice_as_many(run):
     answer = run("mnist", "--over", "threads", script=strong("threads", 0.25))
     assert answer.said("threads strong: ") == (
         "threads strong: Amdahl: serial fraction 25.00% (95% interval 25.00% to 25.00%, "
-        "4 points); 16 threads would give 3.37x (3.37 to 3.37), and no number more than 4x"
+        "4 points); 16 threads would give 3.37x (3.37 to 3.37), and no number of them more than 4x"
     )
 
 
@@ -186,7 +186,7 @@ def test_a_point_that_fails_does_not_spoil_the_fit(run):
 
 def test_two_points_make_no_law(run):
     answer = run("mnist", "--over", "threads", "--at-most", "2")
-    why = "threads strong: Amdahl's law needs 3 points or more, and 2 could be measured"
+    why = "threads strong: Amdahl's law needs at least 3 points; 2 could be measured"
     assert answer.said("threads strong: ") == why
 
 
@@ -196,12 +196,12 @@ def test_more_workers_than_there_are_say_so_and_the_rest_is_measured(run):
     )
     assert answer.status == 0
     assert answer.said("16 threads, strong: ") == (
-        "16 threads, strong: not measured: 16 threads were asked for, and 8 can be used here"
+        "16 threads, strong: not measured: 16 threads were requested, but 8 can be used here"
     )
     assert answer.said("8 processes, strong: ") == (
         "8 processes, strong: not measured: batch_size 4 cannot be divided evenly among 8 ranks"
     )
-    assert answer.said("1 GPUs, strong: ").endswith("1 GPUs were asked for, and 0 can be used here")
+    assert answer.said("1 GPUs, strong: ").endswith("1 GPUs were requested, but 0 can be used here")
     assert [row["status"] for row in answer.rows if "status" in row] == ["not measured"] * 8
     assert f"{STEM.replace('b64', 'b4')}-x4-strong-t1" in answer.measured
 
@@ -209,7 +209,7 @@ def test_more_workers_than_there_are_say_so_and_the_rest_is_measured(run):
 def test_where_nothing_can_be_measured_nothing_is(run, tmp_path):
     answer = run("mnist", "--over", "gpus")
     assert answer.status == 2
-    assert "nothing can be measured: 1 GPUs were asked for, and 0 can be used here" in answer.err
+    assert "nothing can be measured: 1 GPUs were requested, but 0 can be used here" in answer.err
     assert not history.files(tmp_path / "history")
 
 
@@ -230,8 +230,8 @@ def test_whether_the_gpu_is_worth_it_is_a_ratio(run, tmp_path):
     script = strong("threads", 1.0) | strong("processes", 0.0) | {STEM: steps(0.004)}
     answer = run("mnist", "--at-most", "2", script=script, devices=GPUS)
     assert answer.said("one GPU does ") == (
-        "one GPU does 1000 img/s, 50 times the best of the CPU's (2 processes, 20 img/s): "
-        "worth using where an hour of it costs less than 50 times as much"
+        "one GPU does 1000 img/s, 50 times the CPU's best (2 processes, 20 img/s): "
+        "worth using if an hour of it costs less than 50 times as much"
     )
     assert answer.measured[-2:] == [STEM, f"{STEM}-x2-strong"]
     keys = {path.name.split("_")[1] for path in history.files(tmp_path / "history")}
@@ -247,7 +247,7 @@ def test_ranks_of_the_cpu_do_not_open_the_gpus_beside_it(run):
 def test_a_gpu_that_is_slower_is_not_worth_it(run):
     script = strong("threads", 0.0, most=1) | {STEM: steps(1.0)}
     answer = run("mnist", "--over", "threads,gpus", "--at-most", "1", script=script, devices=GPUS)
-    assert answer.said("one GPU does ").endswith("it is not worth using")
+    assert answer.said("one GPU does ").endswith("the GPU is not worth using")
 
 
 def test_ranks_beyond_the_gpus_are_skipped_with_the_launchers_reason(run):
@@ -292,7 +292,7 @@ def test_on_a_cpu_ranks_are_processes_on_its_cores(run):
     answer = run("network", "--network", "resnet50", "--ranks", "8,9")
     assert answer.measured == [NET, f"{NET}-x8"]
     said = answer.said("9 ranks, weak: ")
-    assert said.endswith("9 ranks were asked for, and 8 can be used here")
+    assert said.endswith("9 ranks were requested, but 8 can be used here")
 
 
 def test_a_rank_that_lags_is_named(run):
@@ -380,11 +380,11 @@ def test_each_device_says_where_its_run_is_kept(run, tmp_path):
         (["network", "--network", "resnet51"], "did you mean resnet50"),
         (["network", "--network", "resnet50", "--ranks", "0"], "--ranks names '0'"),
         (["network", "--network", "resnet50", "--precision", "fp17"], "unknown precision 'fp17'"),
-        (["mnist", "--over", "cores"], "--over: unknown way to have more workers 'cores'"),
+        (["mnist", "--over", "cores"], "--over: unknown kind of worker 'cores'"),
         (["mnist", "--at-most", "0"], "--at-most: "),
         (["mnist", "--batch-size", "70000"], "mnist has only 60000 images"),
         (["mnist", "--processes", "101"], "--processes: "),
-        (["mnist", "--weak", "--strong"], "--weak and --strong exclude each other; choose one"),
+        (["mnist", "--weak", "--strong"], "--weak and --strong cannot be combined; choose one"),
         (["mnist", "--time-limit", "0"], "--time-limit 0: "),
         (["nothing"], "'nothing' is not one of mnist, network"),
     ],

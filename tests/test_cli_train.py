@@ -170,7 +170,10 @@ def test_what_holds_the_training_back_is_said(run):
             INPUT: [[1 / 8] * 20],
         },
     )
-    words = "both together: 50% of the slower alone, the input alone; 25% of the device step alone"
+    words = (
+        "both together: 50% of the rate of the input alone, the slower of the two; 25% of the "
+        "rate of the device step alone"
+    )
     assert words in answer.lines
 
 
@@ -335,7 +338,7 @@ def test_a_table_can_be_shortened_to_some_steps(run, tmp_path):
     id_ = "cifar10-resnet50-b32-fp32-eager-device"
     assert answer.measured == [id_, f"{id_}-x2"]
     assert the_run(tmp_path).records[id_].case.sampling.iterations == 7
-    assert "times of whole epochs, at the rate of 7 steps" in answer.lines
+    assert "times of whole epochs are extrapolated from 7 steps" in answer.lines
     (line,) = (line for line in answer.lines if line.startswith("Average time per epoch"))
     assert float(line.split()[-2]) == pytest.approx(LEARNT.samples / (64 * 128), rel=0.01)
 
@@ -354,9 +357,9 @@ def test_as_json_the_table_has_a_row_for_each_number_of_gpus(run):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--ranks 1,two", "--ranks names 'two'; it must be whole numbers"),
+        ("--ranks 1,two", "--ranks names 'two'; use whole numbers"),
         ("--epochs 0", "--epochs: "),
-        ("--epochs 2 --steps 9", "--steps and --epochs exclude each other; choose one"),
+        ("--epochs 2 --steps 9", "--steps and --epochs cannot be combined; choose one"),
         ("--feed fixed", "unknown --feed 'fixed'; choose from loader, device"),
         ("--network vgg", "unknown network 'vgg'"),
         ("--network none", "epochs is 10, but network none learns nothing"),

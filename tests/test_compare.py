@@ -233,10 +233,10 @@ def test_fail_on_that_could_tell_of_no_case_is_no_pass(compare):
         (["x" * 5000, "latest"], "is not a run here; history has"),
         (["latest", "baseline"], "name the baseline first"),
         (["baseline", "latest"], "nothing is accepted in baselines/mi300x.json"),
-        (["latest", "junk.jsonl"], "junk.jsonl holds no run: line 1 is torn"),
+        (["latest", "junk.jsonl"], "junk.jsonl contains no run: line 1 is incomplete"),
         (["latest", "latest", "--metric", "speed"], "'speed' is not one of latency, device"),
         (["latest", "latest", "--fail-on", "nan"], "'nan' is not a share"),
-        (["latest", "latest", "--json", "--markdown"], "exclude each other"),
+        (["latest", "latest", "--json", "--markdown"], "cannot be combined"),
     ],
 )
 def test_a_wrong_question_is_one_line_and_status_two(compare, words, said):
@@ -254,7 +254,7 @@ def test_a_run_that_was_torn_or_measured_nothing_is_compared_as_far_as_it_goes(c
         file.write('{"schema": 1, "kind": "att')
     answer = compare(a, "latest")
     assert answer.status == 0
-    assert "! B: line 7 is torn: the run was killed while writing it" in answer.out
+    assert "! B: line 7 is incomplete: the run was killed while writing it" in answer.out
     assert "did not finish" in answer.out
     answer = compare(a, run(day=21))
     assert (answer.status, "no case has values on both sides" in answer.out) == (1, True)

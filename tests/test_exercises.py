@@ -263,9 +263,9 @@ def test_lists_are_read_with_blanks_around_the_names():
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "--precision names nothing; write a list as in fp32,fp8-rows"),
-        (" , ", "--precision names nothing"),
-        ("fp32,", "--precision is 'fp32,', with nothing between commas"),
+        ("", "--precision is empty; write a list as in fp32,fp8-rows"),
+        (" , ", "--precision is empty"),
+        ("fp32,", "--precision is 'fp32,', with an empty item"),
         ("fp32,fp61", "--precision: unknown precision 'fp61'; did you mean fp16"),
         ("fp32,fp16,fp32", "--precision names fp32 twice"),
     ],
@@ -279,8 +279,8 @@ def test_a_list_of_names_that_cannot_be_meant_is_refused(text, error):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "names nothing"),
-        ("8,0", "names '0'; it must be whole numbers from 1 to"),
+        ("", "is empty"),
+        ("8,0", "names '0'; use whole numbers from 1 to"),
         ("8.5", "names '8.5'"),
         ("1_000", "names '1_000'"),
         ("٣", "names '٣'"),

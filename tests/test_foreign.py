@@ -224,9 +224,9 @@ def test_a_file_of_another_program_is_refused(asked):
         ("pytorch-rows.json", '"benchmark_values"', '"values"', "benchmark_values is None"),
         ("pytorch-rows.json", '{"name": "comp', '"comp', "no JSON"),
         ("rocprofv3.csv", ",20000.000000", ",-", "line 3: '-' is not a number"),
-        ("rccl-tests.txt", "in-place", "twice", "print it with rccl-tests"),
+        ("rccl-tests.txt", "in-place", "twice", "use rccl-tests"),
         ("rccl-tests.txt", "21.40", "-", "'-' is not a number"),
-        ("hipblaslt-bench.txt", ",233.25", "", "run it again"),
+        ("hipblaslt-bench.txt", ",233.25", "", "run the program again"),
     ],
 )
 def test_a_file_of_another_version_is_refused_with_what_it_lacks(name, old, new, words):
@@ -276,7 +276,7 @@ def test_rubbish_is_refused_in_one_sentence(tmp_path, form, text):
 def test_a_table_that_ends_within_a_row_is_refused():
     whole = (RECORDED / "rccl-tests.txt").read_text()
     row = whole.index("     1048576 ")
-    with pytest.raises(FormatError, match=r"^line 13: it is cut off; run the test again"):
+    with pytest.raises(FormatError, match=r"^line 13: it is cut off; let the test run"):
         figures("rccl-tests.txt", whole[: row + 70].encode())
 
 
@@ -290,7 +290,7 @@ def test_a_session_without_benchmarks_is_no_measurement(tmp_path):
     path = tmp_path / "empty.json"
     path.write_text('{"version": "5.2.3", "benchmarks": []}')
     (problem,) = read("pytest-benchmark", path).problems
-    assert problem == f"{path}: no figures; run pytest-benchmark to the end"
+    assert problem == f"{path}: it contains no results; let pytest-benchmark run to its end"
 
 
 # ---- PyTorch's benchmark record ----------------------------------------------------------
@@ -315,11 +315,11 @@ def recorded(**fields) -> bytes:
         ),
         ({"benchmark_values": [10**400]}, "benchmark_values of latency_ms holds 1000"),
         ({"benchmark_values": [math.nan]}, "benchmark_values of latency_ms holds nan instead"),
-        ({"benchmark_values": []}, "benchmark_values of latency_ms holds nothing"),
+        ({"benchmark_values": []}, "benchmark_values of latency_ms is empty"),
         ({"extra_info": {"failed": 3}}, "3 requests failed"),
         (
             {"name": "score"},
-            "is more of score better? write more_is_better into the metric's",
+            "whether more of score is better; set more_is_better in the metric's",
         ),
         ({"name": "score", "extra_info": {"more_is_better": "True"}}, ""),
     ],
@@ -394,7 +394,7 @@ def test_each_file_is_a_process_of_its_side(tmp_path):
 def test_a_file_of_both_sides_is_refused():
     path = RECORDED / "vllm-latency.json"
     assert read("vllm", path, baseline=(path,)).cases["latency"].problems == [
-        f"{path}: it is named on both sides; name other files for one of them"
+        f"{path}: it is given on both sides; give other files for one of them"
     ]
 
 
@@ -404,7 +404,7 @@ def test_a_process_that_is_told_twice_is_refused(tmp_path):
     path.write_text(line * 2)
     problems = {p for case in read("sglang", path).cases.values() for p in case.problems}
     assert problems == {
-        f"{path}: it has this case twice; give each start of the program its own file"
+        f"{path}: it has this case twice; write each run of the program to a file of its own"
     }
 
 
@@ -438,7 +438,7 @@ def test_a_folder_stands_for_its_files(tmp_path):
         *(tmp_path / name for name in ("10.json", "2.json")),
         Path("x"),
     ]
-    with pytest.raises(UserError, match="holds no files; name a folder"):
+    with pytest.raises(UserError, match="contains no files; name a folder"):
         files_in([str(tmp_path / "below")])
 
 
@@ -580,7 +580,7 @@ def test_one_file_a_side_is_too_few(judge):
             ("b", "--at-least", "5 minutes"),
             "--at-least: '5 minutes' is not a time; write it as 0.5us",
         ),
-        (("a", "b"), "FILE: without --format it is one file"),
+        (("a", "b"), "FILE: without --format only one file is read"),
         (("--format", "vllm", "--baseline", "none", "b"), "none: No such file"),
     ],
 )

@@ -402,8 +402,8 @@ def test_indices_among_different_nvidia_gpus_are_warned_of(machine, nvml):
     [
         ("echo Segmentation fault >&2; exit 139", "Segmentation fault"),
         ("exit 3", "NVML ended with status 3: nothing"),
-        ("echo '[]'", r"the process that queries NVML said '\[\]'"),
-        ("echo '{}'", r"the process that queries NVML said '\{\}'"),
+        ("echo '[]'", r"the process that queries NVML answered '\[\]'"),
+        ("echo '{}'", r"the process that queries NVML answered '\{\}'"),
         ("echo loading", "the process that queries NVML did not print JSON .*loading"),
         ("echo '{\"devices\": [7]}'", "no NVIDIA GPU"),
         (

@@ -289,7 +289,7 @@ def test_a_torn_last_line_is_said_and_the_rest_read(tmp_path):
     data = path.read_bytes()
     path.write_bytes(data + data[:100])
     run = read(path)
-    assert run.problems == ["line 3 is torn: the run was killed while writing it"]
+    assert run.problems == ["line 3 is incomplete: the run was killed while writing it"]
     assert len(run.records[CASE_ID].attempts) == 1
     assert not run.finished
 
@@ -400,7 +400,9 @@ def test_every_whole_line_before_a_cut_stays_readable(whole, data):
     assert run.finished is ("end" in kinds)
     torn = cut > 0 and content[cut - 1 : cut] != b"\n"
     assert run.problems == (
-        [f"line {len(kinds) + 1} is torn: the run was killed while writing it"] if torn else []
+        [f"line {len(kinds) + 1} is incomplete: the run was killed while writing it"]
+        if torn
+        else []
     )
 
 

@@ -333,7 +333,7 @@ def test_without_a_change_point_since_is_the_first_of_the_failing_nights():
 
 
 def test_of_a_case_that_has_no_time_tonight_since_is_the_last_that_it_had():
-    assert since(nights.error()) == f"measured last on {nights.stamp(1)[:10]}"
+    assert since(nights.error()) == f"last measured on {nights.stamp(1)[:10]}"
 
 
 def test_a_case_without_a_past_says_nothing():

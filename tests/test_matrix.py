@@ -294,7 +294,7 @@ def test_a_table_that_cannot_be_meant_is_refused_with_its_number_and_key(tmp_pat
     ("text", "words"),
     [
         ("[weekly]", "the top level: unknown key 'weekly'; valid keys: smoke, gate, nightly"),
-        ("gate = 1", "gate: has to be a table"),
+        ("gate = 1", "gate: must be a table"),
         ("[gate.networks]", "gate.networks: must be written [[gate.networks]]"),
         ("[[gate.network]]", "gate: unknown key 'network'; did you mean networks?"),
         ('[gate]\nextends = "smoke"', "gate.extends: there is no tier 'smoke'"),

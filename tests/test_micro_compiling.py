@@ -66,16 +66,19 @@ def test_every_mode_that_a_case_may_have_can_be_asked_for(mode):
     ("text", "why"),
     [
         ("[]", "'[]' is no dictionary"),
-        ("{", "'{' is no Python literal"),
+        ("{", "'{' is not a Python literal"),
         ("{'mod': 1}", "unknown key 'mod'; did you mean mode?"),
         ("{'mode': 'max-autotun'}", "unknown mode 'max-autotun'; did you mean max-autotune"),
-        ("{'mode': 'default', 'options': {}}", "mode and options exclude each other"),
+        ("{'mode': 'default', 'options': {}}", "mode and options cannot be combined"),
         ("{'fullgraph': 'maybe'}", "fullgraph is 'maybe'; it must be True or False"),
         ("{'backend': 'a b'}", "backend is 'a b'; it must be a name"),
         ("{'options': 1}", "options is 1; it must be a dictionary"),
         ("{'options': {'a b': 1}}", "options has no 'a b'"),
-        ("{'options': {'a': [1]}}", "a is [1]; it must be a truth value, a number or a word"),
-        ("{'mode': 'graph', 'fullgraph': True}", "mode graph compiles nothing, and has no fullgra"),
+        ("{'options': {'a': [1]}}", "a is [1]; it must be a Boolean, a number or a word"),
+        (
+            "{'mode': 'graph', 'fullgraph': True}",
+            "mode graph compiles nothing, so it has no fullgra",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(text, why):
@@ -87,7 +90,7 @@ def test_what_cannot_be_meant_is_refused(text, why):
 @pytest.mark.parametrize("text", ["open('made', 'w')", "{'mode': open('made', 'w').name}"])
 def test_what_calls_something_is_refused_and_not_called(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="is no Python literal"):
+    with pytest.raises(UserError, match="is not a Python literal"):
         read_context(text)
     assert not list(tmp_path.iterdir())
 

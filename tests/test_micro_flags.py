@@ -249,7 +249,7 @@ def test_a_backend_may_be_written_in_capitals():
 @pytest.mark.parametrize("text", ["x", "0,x", "-1", "0,0", "0,", ",", "0;1", "1.0", "9" * 99])
 def test_device_ids_that_are_not_different_numbers_are_refused(text):
     assert refusal(f"--device_ids={text}") == (
-        f"--device_ids is {text!r}; it must be different numbers from 0 on, such as 0,1"
+        f"--device_ids is {text!r}; it must be different numbers, counted from 0, such as 0,1"
     )
 
 
@@ -261,7 +261,10 @@ def test_device_ids_that_are_not_different_numbers_are_refused(text):
         (["--dist-backend", "mpi"], "--dist-backend is 'mpi'; choose nccl or gloo"),
         (["--distributed_dataparallel"], "--distributed_dataparallel needs --rank, --world-size,"),
         ([*SEVERAL, "--rank", "0", "--world-size", "2"], "--distributed_dataparallel needs --dist"),
-        (["--device_ids", "0,1"], "--device_ids names 2 devices, and one process uses one; start"),
+        (
+            ["--device_ids", "0,1"],
+            "--device_ids names 2 devices, but a process uses only one; start",
+        ),
     ],
 )
 def test_ranks_that_could_not_meet_are_refused(words, expected):

@@ -135,8 +135,8 @@ def test_the_header_says_what_runs_where():
         f"Mode: {lines.DOES['training']}",
         "Device: cuda:0 (AMD Instinct MI300X)",
     ]
-    assert lines.DOES["training"].startswith("training (forward, loss, backward and an SGD step; ")
-    assert lines.DOES["inference"].startswith("inference (the forward pass alone, ")
+    assert lines.DOES["training"].startswith("training (forward, loss, backward and SGD step; ")
+    assert lines.DOES["inference"].startswith("inference (only the forward pass, ")
 
 
 def test_the_header_says_what_else_was_asked_for():
@@ -160,13 +160,13 @@ def test_the_header_says_what_else_was_asked_for():
             ["--mode", "inference"],
             [
                 "INFO: running forward and backward for warmup.",
-                "INFO: in inference that is the forward pass alone.",
+                "INFO: in inference mode that is only the forward pass.",
             ],
         ),
         (
             ["--compile"],
             [
-                "Compiling model... (minutes where nothing is cached)",
+                "Compiling model... (takes minutes if nothing is cached)",
                 "INFO: running forward and backward for warmup.",
             ],
         ),
@@ -237,7 +237,7 @@ def test_the_performance_summary_on_a_gpu():
         "Microseconds per sample: 1953",
         "GPU Memory Usage: 2000 MB (peak, of the busiest device)",
         "Images per second per GB: 256.0",
-        "First iteration: 0.250 seconds, 32 times a steady one (0.007812 seconds)",
+        "First iteration: 0.250 seconds, 32 times as long as a later one (0.007812 seconds)",
         "Loss: first 6.9078, last 6.8000",
         "Loss of FP32 eager on the same images: 6.9100",
         "Roofline: memory-bound: so and so",
@@ -247,7 +247,7 @@ def test_the_performance_summary_on_a_gpu():
 
 def test_the_performance_summary_on_a_cpu():
     printed = performance(make_measurement(peak_memory_bytes=None))
-    assert line(printed, "GPU Memory Usage") == "GPU Memory Usage: not known on a CPU"
+    assert line(printed, "GPU Memory Usage") == "GPU Memory Usage: unknown on a CPU"
     assert not any(text.startswith(("Images per second per GB", "Roofline")) for text in printed)
 
 
@@ -281,7 +281,7 @@ def test_a_compiled_network_says_what_that_took():
     measurement = make_measurement(compile_s=41.23, compile_cache="warm", first_step_s=41.25)
     printed = performance(measurement)
     assert line(printed, "Compilation time") == "Compilation time: 41.2 seconds, caches warm"
-    assert line(printed, "First iteration: 41.250 seconds, 5280 times a steady one")
+    assert line(printed, "First iteration: 41.250 seconds, 5280 times as long as a later one")
 
 
 def test_a_device_that_waits_for_python_is_said_to():
@@ -291,7 +291,7 @@ def test_a_device_that_waits_for_python_is_said_to():
 
 
 # ---- the loss ---------------------------------------------------------------------------------
-NOT_FINITE = "NOT FINITE: the answer means nothing, and GPUs are faster on such data"
+NOT_FINITE = "NOT FINITE: the result is meaningless, and GPUs are faster on such data"
 NAN, INF = float("nan"), float("inf")
 
 
@@ -307,5 +307,5 @@ def test_the_answer_is_held_beside_fp32_eager():
     answer = Numerics(True, max_abs_diff=0.01234, cosine=0.9999876)
     printed = performance(make_measurement(numerics=answer), None, "--mode", "inference")
     assert line(printed, "Beside") == (
-        "Beside FP32 eager: largest difference 0.0123, cosine 0.999988"
+        "Compared with FP32 eager: largest difference 0.0123, cosine 0.999988"
     )

@@ -160,6 +160,5 @@ def test_a_batch_that_cannot_be_split_is_refused_with_the_nearest(batch, share, 
     with pytest.raises(UserError) as caught:
         batch_of(options("--batch-size", str(batch)), RankPlace(ranks=share, share=share))
     assert str(caught.value) == (
-        f"--batch-size {batch} cannot be split over {share} ranks evenly, and no image is "
-        f"dropped; take {near}"
+        f"--batch-size {batch} cannot be split evenly over {share} ranks; use {near}"
     )

@@ -394,7 +394,7 @@ def test_a_run_whose_id_another_file_has_is_there_and_that_is_said(tmp_path) -> 
     copy.write_bytes(path.read_bytes())
     night = _gather(tmp_path)
     assert [run.name for run in night.runs] == [path.name, copy.name]
-    assert night.left_out[:1] == [f"{copy.name}: has the id of {path.name}; both count"]
+    assert night.left_out[:1] == [f"{copy.name}: it has the same id as {path.name}; both count"]
 
 
 def test_a_run_from_the_future_is_not_the_newest_night(tmp_path) -> None:
@@ -582,7 +582,7 @@ def test_of_many_cases_all_are_in_the_table_and_the_worst_in_full() -> None:
     page = _page(nights.make_night([entry] * 1_000))
     assert len(page.rows) == 1_000
     assert sum(at.get("class") == "case" for _, at in page.tags) == pages.MOST_DETAILS
-    assert "980 more cases are in the table only" in page.text
+    assert "980 more cases are only in the table" in page.text
 
 
 def test_verdicts_in_every_unit_are_readable() -> None:
@@ -634,7 +634,7 @@ def test_of_many_failures_some_have_details_and_the_rest_is_counted() -> None:
     ]
     page = _page(nights.make_night(errors))
     assert sum(at.get("class") == "case" for _, at in page.tags) == pages.MOST_FAILURES
-    assert "5 more failed so and are in the table only." in page.text
+    assert "5 more failed in the same way; they are only in the table." in page.text
 
 
 def test_a_column_that_no_case_fills_is_not_there() -> None:

@@ -144,12 +144,14 @@ def test_where_no_range_has_the_name_everything_counts_and_that_is_told(tmp_path
     found = write(tmp_path, **files).results(tmp_path, "step")
     assert [kernel.calls for kernel in kernels(found)] == [1]
     (problem,) = found.problems
-    assert problem == "no range 'step', so everything counts, warm-up included: the ranges are warm"
+    assert (
+        problem == "no range 'step', so all kernels count, even the warm-up's: the ranges are warm"
+    )
 
 
 def test_an_application_that_marks_nothing_is_told_apart(tmp_path):
     found = write(tmp_path, kernel_trace=rows(("k", 1, 2))).results(tmp_path, "step")
-    assert found.problems[0].endswith("warm-up included: the application marked none")
+    assert found.problems[0].endswith(": the application marked none")
 
 
 def test_a_process_without_the_range_is_left_out_where_another_has_it(tmp_path):
@@ -172,7 +174,7 @@ def test_of_very_many_kernels_all_are_counted_and_the_first_are_kept(tmp_path, m
     found = write(tmp_path, kernel_trace=trace).results(tmp_path)
     assert kernels(found) == [model.Kernel("k", 5, pytest.approx(5e-9))]
     assert len(found.processes[0].calls) == 2
-    assert found.problems == ["gaps and spread are those of the first 2 kernels"]
+    assert found.problems == ["gaps and spread are computed from the first 2 kernels only"]
 
 
 # --- files -------------------------------------------------------------------------------
@@ -180,7 +182,9 @@ def test_of_very_many_kernels_all_are_counted_and_the_first_are_kept(tmp_path, m
 
 def test_what_was_not_written_is_named_with_what_was(tmp_path):
     (tmp_path / "case_agent_info.csv").write_text("Node_Id\n")
-    with pytest.raises(ToolError, match=r"left no trace of kernels .*, but case_agent_info\.csv"):
+    with pytest.raises(
+        ToolError, match=r"wrote no trace of kernels .* contains case_agent_info\.csv"
+    ):
         RocmProfiler("rocprofv3").results(tmp_path)
 
 

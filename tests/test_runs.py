@@ -61,9 +61,9 @@ def test_what_is_no_run_is_left_out_and_hides_nothing(tmp_path, three):
     runs = Runs(tmp_path)
     assert [file.path for file in runs.files] == three
     assert runs.problems == [
-        "2026-01.parquet: a month that 0.1 or 0.2 compacted: unpack it (docs/history.md); left out",
-        "20260106T000000Z_mi300x_aaaa0006.jsonl.gz: no regular file; left out",
-        "notes.jsonl: not named as the file of a run is; left out",
+        "2026-01.parquet: 0.1 or 0.2 compacted this month; unpack it (docs/history.md); left out",
+        "20260106T000000Z_mi300x_aaaa0006.jsonl.gz: it is not a regular file; left out",
+        "notes.jsonl: it is not named like the file of a run; left out",
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_run_is_found_by_its_id_the_start_of_it_as_the_latest_or_by_its_path(t
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("aaaa", "is the start of several runs; {} has aaaa0001, aaaa0002"),
+        ("aaaa", "is the beginning of several ids; {} has aaaa0001, aaaa0002"),
         ("cccc", "is not a run here; {} has aaaa0001, aaaa0002, bbbb0003"),
         ("gone.jsonl", "is not a run here; {} has aaaa0001, aaaa0002, bbbb0003"),
     ],
@@ -209,7 +209,7 @@ def test_a_file_that_holds_too_much_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(history, "LARGEST", 2**19)
     said: list[str] = []
     assert len(list(Runs(tmp_path).latest("mi300x", 9, said.append))) == 1
-    assert said == [f"cannot read {bomb}: it holds more than 1 MB"]
+    assert said == [f"cannot read {bomb}: it is larger than 1 MB"]
 
 
 def test_a_run_that_is_yet_to_come_is_neither_the_latest_nor_in_the_rolling_baseline(tmp_path):

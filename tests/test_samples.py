@@ -66,7 +66,7 @@ def test_empty_lines_are_skipped_and_counted():
 @pytest.mark.parametrize("lines", [(), (b"",), (b"\n", b" \n")])
 def test_a_file_without_samples_is_a_problem(lines):
     samples = of(*lines)
-    assert (samples.problems, samples.cases) == (["no samples in it"], {})
+    assert (samples.problems, samples.cases) == (["the input contains no samples"], {})
 
 
 # ---- lines that belong to no case -------------------------------------------------------
@@ -119,8 +119,8 @@ def test_a_wrong_field_is_a_problem_of_its_case(fields, where):
 def test_a_process_that_comes_twice_is_a_problem_naming_both_lines(again):
     first, second = line(process=1), line(process=again, iteration_s=[3.0, 4.0])
     assert problem_of(first, b"\n", second) == (
-        "line 3: process '1' of the baseline is on line 1 already; "
-        "give every process a name of its own"
+        "line 3: process '1' of the baseline is already on line 1; give every process a "
+        "name of its own"
     )
 
 
@@ -158,7 +158,7 @@ def test_what_some_lines_of_a_case_say_and_others_do_not_is_a_problem(name, role
     )
     samples = of(*(lines if name != "run" else lines[:3]))
     assert samples.cases["a"].problems == [
-        f"line 3: no {name}, which others have; say it on all lines or on none"
+        f"line 3: it has no {name}, but others do; give it on all lines or on none"
     ]
     assert name == "run" or samples.cases["b"].problems == []
 
@@ -224,7 +224,7 @@ def test_every_line_is_a_process_or_a_problem(lines):
     ]
     meant = [n for n, text in enumerate(lines, 1) if text.replace(b"\n", b" ").strip()]
     if not meant:
-        assert problems == ["no samples in it"]
+        assert problems == ["the input contains no samples"]
         return
     named = [int(problem.partition(":")[0].removeprefix("line ")) for problem in problems]
     assert sorted(named + [int(p.place.removeprefix("line ")) for p in processes]) == meant

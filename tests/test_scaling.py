@@ -88,14 +88,14 @@ def test_more_than_ideal_is_a_fraction_of_nothing_with_a_word(fit, curve):
     law = fit(better)
     assert law.serial == 0.0
     assert law.interval[0] == 0.0
-    words = "more than ideal, as caches or chance can make it; the least a share can be is 0"
+    words = "speed-up is above ideal, through caches or chance, so the fraction is set to 0"
     assert law.remark == words
     # So steep that by its line one worker alone would do less than nothing.
     steep = {2: 1.0, 4: 10.0, 8: 30.0}
     law = gustafson(steep)
     assert (law.serial, law.remark) == (0.0, words)
     law = amdahl(steep)
-    words = "more workers were slower than one; the most a share can be is 1"
+    words = "more workers were slower than one, so the fraction is set to 1"
     assert (law.serial, law.remark) == (1.0, words)
 
 
@@ -115,7 +115,7 @@ def test_workers_that_make_it_slower_are_a_fraction_of_one_with_a_word(values):
 @pytest.mark.parametrize("values", [{}, {1: 3.0}, {1: 3.0, 2: 1.5}])
 def test_a_law_needs_three_points(values):
     assert amdahl(values) == (
-        f"Amdahl's law needs 3 points or more, and {len(values)} could be measured"
+        f"Amdahl's law needs at least 3 points; {len(values)} could be measured"
     )
     assert gustafson(values).startswith("Gustafson's law needs 3 points")
 
@@ -125,7 +125,7 @@ def test_a_law_needs_three_points(values):
     [{1: 1.0, 2: -0.5, 4: 0.3}, {1: 0.0}, {1: math.nan}, {1: math.inf}, {0: 1.0}, {-2: 1.0}],
 )
 def test_what_is_no_time_is_refused(values):
-    with pytest.raises(ValueError, match="have to be above 0"):
+    with pytest.raises(ValueError, match="must be above 0"):
         amdahl(values)
 
 

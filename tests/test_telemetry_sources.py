@@ -654,7 +654,10 @@ def test_the_package_is_asked_where_the_kernel_tells_no_clock_and_no_power(tmp_p
     chosen.append(choose(tmp_path).name)
     assert chosen == ["amdgpu", "amdsmi"]
     install(SimpleNamespace())
-    causes = "the kernel's files: neither a clock nor a power; the amdsmi package: cannot start"
+    causes = (
+        "the kernel's files: it reports neither a clock nor a power; the amdsmi package: "
+        "cannot start"
+    )
     with pytest.raises(NothingToldError, match=causes):
         choose(tmp_path)
 

@@ -71,7 +71,7 @@ def test_another_torch_than_the_gpus_is_refused(machine, capsys):
     [
         (None, "no torch in"),
         ("bare", "no torch in"),
-        ("lacking", "has torch and no msgspec; run:"),
+        ("lacking", "has torch, but not msgspec; run:"),
     ],
 )
 def test_a_python_that_cannot_measure_is_refused_with_the_remedy(machine, capsys, named, said):

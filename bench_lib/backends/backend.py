@@ -222,12 +222,12 @@ class Unknown(Backend):
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
         """Raise UnknownVendorError: the device has no telemetry."""
-        raise self._refusal(device, "cannot be watched")
+        raise self._refusal(device, "cannot be monitored")
 
     def _refusal(self, device: Hardware, what: str) -> UnknownVendorError:
         return UnknownVendorError(
             f"{device.key} {what}: there is no backend for the vendor {self.name!r}, only for "
-            f"{', '.join(self._known)}; install the package that has one (docs/"
+            f"{', '.join(self._known)}; install a package that provides one (docs/"
             "adding-a-backend.md)"
         )
 

@@ -105,7 +105,7 @@ def positive(kind: str, least: int = 1) -> Callable[[Any], str | None]:
     def check(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             return f"{kind} is {value!r}; it must be a whole number of {least} or more"
-        return f"{kind} is {value}; at most {LARGEST} is taken" if value > LARGEST else None
+        return f"{kind} is {value}; it must be at most {LARGEST}" if value > LARGEST else None
 
     return check
 

@@ -108,7 +108,7 @@ def cases_of(
         return [case for case in cases if ":" in case.workload]
     if table not in workloads_of:
         names = ", ".join((*workloads_of, FACTORY))
-        raise MatrixError(f"perf_cases names {table or 'no table'}; it takes one of {names}")
+        raise MatrixError(f"perf_cases names {table or 'no table'}; choose one of {names}")
     return [case for case in cases if case.workload in workloads_of[table]]
 
 
@@ -154,7 +154,7 @@ class _Reader:
     def _tier(self, tier: str) -> list[Case]:
         body = self.document[tier]
         if not isinstance(body, dict):
-            raise self.wrong(tier, "has to be a table")
+            raise self.wrong(tier, "must be a table")
         self._check_keys(tier, body, (*_SETTINGS, FACTORY, *self.workloads))
         base = self._settings(tier, ".", body, Case(id="", workload="", tier=tier))
         cases: dict[str, Case] = {}

@@ -48,7 +48,8 @@ class ChosenCases:
     """The options that choose cases of a matrix."""
 
     expression: Annotated[
-        str, typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as in pytest.")
+        str,
+        typer.Option("-k", metavar="EXPR", help="Only cases whose ids match, as with pytest's -k."),
     ] = ""
     matrix: Matrix = DEFAULT_MATRIX
     tier: Annotated[
@@ -80,7 +81,7 @@ def _matching(cases: Sequence[Case], expression: str) -> list[Case]:
     if not expression.strip():
         return list(cases)
     try:
-        compiled = _parse_expression(expression, "not an expression such as 'resnet50 and fp16'")
+        compiled = _parse_expression(expression, "write an expression such as 'resnet50 and fp16'")
         chosen = [case for case in cases if compiled.evaluate(_matcher(case.id))]
     except (pytest.UsageError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="-k") from error
@@ -101,17 +102,17 @@ def _matcher(case_id: str) -> Callable[..., bool]:
 
 
 def _python(side: str) -> Any:
-    text = f"Interpreter of {side}, with torch and torchvision (default: this one)."
+    text = f"Python interpreter for {side}, with torch and torchvision (default: this one)."
     return typer.Option(f"--python-{side.lower()}", metavar="PYTHON", help=text)
 
 
 def _env(side: str) -> Any:
-    text = f"Environment variable of {side}; may be repeated."
+    text = f"Environment variable for {side}; may be repeated."
     return typer.Option(f"--env-{side.lower()}", metavar="KEY=VALUE", help=text)
 
 
 def _prefix(side: str) -> Any:
-    text = f"Words that run {side}'s interpreter in a container: 'docker run --rm ...'."
+    text = f"Command that runs {side}'s interpreter in a container: 'docker run --rm ...'."
     return typer.Option(f"--prefix-{side.lower()}", metavar="WORDS", help=text)
 
 
@@ -126,11 +127,13 @@ def ab(
     prefix_b: Annotated[str | None, _prefix("B")] = None,
     chosen: ChosenCases,
     pairs: Annotated[
-        int, typer.Option(min=2, help="Pairs of fresh processes that every case is measured in.")
+        int, typer.Option(min=2, help="Pairs of fresh processes for every case.")
     ] = PAIRS,
     most_pairs: Annotated[
         int | None,
-        typer.Option(help=f"Most pairs of a case that looks different (default: {MOST_PAIRS})."),
+        typer.Option(
+            help=f"Maximum number of pairs for a case that looks different (default: {MOST_PAIRS})."
+        ),
     ] = None,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
@@ -148,7 +151,7 @@ def ab(
     }
     limit = max(MOST_PAIRS, pairs) if most_pairs is None else most_pairs
     if limit < pairs:
-        message = f"{limit} is less than --pairs {pairs}; a case has at least those"
+        message = f"{limit} is less than --pairs {pairs}, the number that every case is measured in"
         raise typer.BadParameter(message, param_hint="--most-pairs")
 
     from bench_lib import backends
@@ -170,10 +173,10 @@ def _side(
 
     command_prefix = read(settings.prefix, prefix or "", f"--prefix-{letter}")
     if python == "":
-        message = "it is empty; leave the option out for this interpreter"
+        message = "it is empty; leave the option out to use this interpreter"
         raise typer.BadParameter(message, param_hint=f"--python-{letter}")
     if command_prefix and python is None:
-        message = f"name the interpreter behind --prefix-{letter}, python3 for example"
+        message = f"name the interpreter that --prefix-{letter} runs, python3 for example"
         raise typer.BadParameter(message, param_hint=f"--python-{letter}")
     variables = dict(read(settings.variable, text, f"--env-{letter}") for text in env or [])
     return settings.Side(interpreter(python or sys.executable), variables, command_prefix)
@@ -228,7 +231,8 @@ def _answer(
     environments = comparison.environments
     notes = [f"environment, A -> B: {line}" for line in changes]
     notes += [
-        f"environment of {name}: its ROCm, its caches and what its prefix sets are unknown"
+        f"environment of {name}: its ROCm version, its caches and the variables that its prefix "
+        "sets are unknown"
         for name, side in sides.items()
         if side.command_prefix
     ]

@@ -35,26 +35,26 @@ def test_factory(case, perf):
 def adopt(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:OBJECT", help="A class of torch.nn.Module, or a config."),
+        typer.Argument(metavar="MODULE:OBJECT", help="A subclass of torch.nn.Module, or a config."),
     ],
     *,
-    batch_size: Annotated[int, typer.Option(min=1, help="Items a step.")] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Items per step.")] = 8,
     arg: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An argument that has no default."),
+        typer.Option(metavar="NAME=VALUE", help="Value for an argument that has no default."),
     ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
             "--input",
             metavar="NAME=SHAPE",
-            help="An input without its batch: x=3,224,224; ids=128:30000 for whole numbers below "
-            "30000; user=int64:1000 for one number a sample.",
+            help="Shape of an input without its batch dimension: x=3,224,224; ids=128:30000 for "
+            "integers below 30000; user=int64:1000 for one integer per sample.",
         ),
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace the case and the factory of an earlier try."),
+        typer.Option("--replace", help="Replace the case and the factory of an earlier attempt."),
     ] = False,
 ) -> None:
     """Write a factory, a matrix row and a test for a model of yours, and measure it once.
@@ -69,7 +69,7 @@ def adopt(
     command = [sys.executable, "-m", "bench_lib.worker.adopting", request]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
-        error = done.stderr.strip() or f"importing it ended Python with status {done.returncode}"
+        error = done.stderr.strip() or f"importing it made Python exit with {done.returncode}"
         raise UserError(f"{target}: {error.splitlines()[-1]}")
     answer = json.loads(done.stdout.splitlines()[-1])
     case_id = f"{name.replace('_', '-').strip('-')}-b{batch_size}"
@@ -107,8 +107,8 @@ def _input(text: str) -> tuple[str, tuple[list[int], int | None]]:
         return name, (dims, int(below) if below else None)
     except ValueError:
         message = (
-            f"{text}; it must be NAME=3,224,224, NAME=128:30000 for numbers below 30000, or "
-            "NAME=int64:1000 for one number a sample"
+            f"{text}; it must be NAME=3,224,224, NAME=128:30000 for integers below 30000, or "
+            "NAME=int64:1000 for one integer per sample"
         )
         raise typer.BadParameter(message, param_hint="--input") from None
 
@@ -127,11 +127,11 @@ def _write(case_id: str, row: list[str], factory: str, *, replace: bool) -> None
     rest = re.sub(rf"^{begin}\(.*\n(?:[ \t].*\n|\n)*", "", source, flags=re.MULTILINE)
     if len(kept) < len(tables) and not replace:
         raise UserError(
-            f"{matrix} has {case_id} already; --replace writes it anew, --batch-size N adds another"
+            f"{matrix} already has {case_id}; --replace overwrites it, --batch-size N adds another"
         )
     if rest != source and factory not in source and not replace:
         raise UserError(
-            f"{steps} has another {factory[4:].partition('(')[0]}; --replace takes its place"
+            f"{steps} already has another {factory[4:].partition('(')[0]}; --replace overwrites it"
         )
     if rest == source or replace:
         write(steps, f"{rest.rstrip()}\n\n\n{factory}".lstrip())
@@ -156,6 +156,6 @@ def _text(path: Path) -> str:
     try:
         return files.content(path, MOST_BYTES).decode() if path.exists() else ""
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} cannot be read: it is not in UTF-8") from error
+        raise UserError(f"{path} cannot be read: it is not UTF-8") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error

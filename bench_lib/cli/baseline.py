@@ -44,9 +44,13 @@ from bench_lib.report.answer import Answer, Column, Table
 app = branch("baseline")
 RunName = Annotated[
     str,
-    typer.Option("--run", metavar="RUN", help="A run's id or its start, latest, or a file."),
+    typer.Option(
+        "--run", metavar="RUN", help="A run's id or the beginning of it, latest, or a file."
+    ),
 ]
-Cases = Annotated[str, typer.Option(metavar="GLOB", help="Only cases like this.")]
+Cases = Annotated[
+    str, typer.Option(metavar="GLOB", help="Only cases whose ids match this pattern.")
+]
 Reason = Annotated[str, typer.Option(help="Why these values are right.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Accept noisy, doubtful or slower values too; say why.")
@@ -179,7 +183,7 @@ def record(
         list[str] | None,
         typer.Argument(
             metavar="MORE",
-            help="Arguments of pytest after --: -n auto, or paths first: tests/perf -n auto.",
+            help="Arguments for pytest, after --: -n auto; paths come first: tests/perf -n auto.",
         ),
     ] = None,
     *,
@@ -208,7 +212,9 @@ def record(
         raise KeyboardInterrupt("nothing was accepted")
     if status not in (0, 1):
         missing = [path for path in paths if not Path(path).exists()]
-        remedy = "; there is no perf_tests here: name your tests first, -- tests/perf"
+        remedy = (
+            "; there is no folder perf_tests here: name the tests after --, as in -- tests/perf"
+        )
         raise UserError(
             f"pytest ended with status {status}; nothing was accepted{remedy if missing else ''}"
         )
@@ -217,7 +223,7 @@ def record(
         raise UserError("pytest measured nothing; nothing was accepted")
     if len(new) > 1:
         raise UserError(
-            f"other runs ended meanwhile ({', '.join(new)}); accept one: "
+            f"other runs ended in the meantime ({', '.join(new)}); accept one of them: "
             "bench-lib baseline accept --run RUN"
         )
     proposal = Proposal(new[0], history, baselines, "*", reason)
@@ -243,13 +249,13 @@ def _pytest(arguments: Sequence[str]) -> int:
 
 @app.command()
 def quarantine(
-    case: Annotated[str, typer.Argument(help="The case's id.")],
+    case: Annotated[str, typer.Argument(help="Id of the case.")],
     *,
     until: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Last day, in UTC: 2026-12-31.")
+        str | None, typer.Option(metavar="DATE", help="Last day in UTC, such as 2026-12-31.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Why it may fail.")] = None,
-    lift: Annotated[bool, typer.Option("--lift", help="End it instead.")] = False,
+    reason: Annotated[str | None, typer.Option(help="Why the case may fail.")] = None,
+    lift: Annotated[bool, typer.Option("--lift", help="End the quarantine.")] = False,
     hardware: HardwareKey = None,
     baselines: BaselinesDir = DEFAULT_BASELINES,
     json: Json = False,
@@ -261,24 +267,24 @@ def quarantine(
     from bench_lib.storage.history import utc_now
 
     if hardware is not None and not is_case_id(hardware):
-        raise UserError(f"{hardware!r} is no hardware key, which is {ID_RULE}")
+        raise UserError(f"{hardware!r} is not a hardware key; it must be {ID_RULE}")
     device = detect()[0]
     file = files.load(baselines, hardware or device.key)
     if lift:
         if until is not None or reason is not None:
-            raise UserError("--lift takes no --until or --reason")
+            raise UserError("--lift cannot be combined with --until or --reason")
         new, path = None, files.lift_quarantine(file, case)
         notes = [f"{case} is no longer in quarantine in {path}"]
     else:
         if until is None or reason is None:
             missing = "--until" if until is None else "--reason"
-            raise UserError(f"{missing} is missing; a quarantine has a last day and a reason")
+            raise UserError(f"{missing} is missing; a quarantine needs a last day and a reason")
         new = Quarantine(reason.strip(), until, utc_now(), who())
         path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
-        notes = [f"{case} may fail up to and including {until}, by {path}"]
+        notes = [f"{case} may fail up to and including {until}, according to {path}"]
         if case not in file.measured:
             hint = reading.meant(case, file.measured)
-            notes.append("; ".join(filter(None, ("it has no baseline there", hint))))
+            notes.append("; ".join(filter(None, ("it has no baseline in that file", hint))))
     about = {"hardware_key": file.key, "path": str(path), "case_id": case, "quarantine": new}
     tell(Answer(command="baseline quarantine", notes=notes, about=about), json=json)
 

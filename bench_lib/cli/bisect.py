@@ -43,16 +43,19 @@ def bisect(
     ],
     bad: Annotated[
         str,
-        typer.Option(metavar="B", help=f"Slow one (default with {LAST_OK}: the first to fail)."),
+        typer.Option(
+            metavar="B", help=f"Slow commit or version (default with {LAST_OK}: the first to fail)."
+        ),
     ] = "",
     build: Annotated[
-        str, typer.Option(metavar="COMMAND", help="Command that builds a commit, in its worktree.")
+        str,
+        typer.Option(metavar="COMMAND", help="Command that builds a commit, run in its worktree."),
     ] = "",
     package: Annotated[
-        str, typer.Option(metavar="NAME", help="Package to search the versions of.")
+        str, typer.Option(metavar="NAME", help="Package whose versions are searched.")
     ] = "",
     error: Annotated[
-        str, typer.Option(metavar="SHARE", help="Largest probability of a wrong answer.")
+        str, typer.Option(metavar="SHARE", help="Highest acceptable probability of a wrong answer.")
     ] = "5%",
     matrix: Matrix = DEFAULT_MATRIX,
     history: HistoryDir = DEFAULT_HISTORY,
@@ -84,7 +87,9 @@ def bisect(
         good, first = ends_of(runs, target.id, package)
         bad = bad or first
     elif not bad:
-        raise typer.BadParameter(f"name it, unless --good is {LAST_OK}", param_hint="--bad")
+        raise typer.BadParameter(
+            f"it is missing; only with --good {LAST_OK} may it be left out", param_hint="--bad"
+        )
     line = versions(good, bad, package) if package else commits(good, bad, command)
     identity = repr((target.id, device.key, [candidate.name for candidate in line], command))
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -96,12 +101,12 @@ def bisect(
     takes_s = pairs * ab.expected_s([target], 1, pace.read(history, device.key))
     say(f"{many(search.last, 'candidate')} after {line[0]} up to {line[-1]}, on {device.key}")
     say(
-        f"about {many(pairs, 'pair')} and {duration(takes_s)}, besides preparing candidates, if "
+        f"about {many(pairs, 'pair')} and {duration(takes_s)}, plus preparing the candidates, if "
         f"{target.id} is {search.tolerance:.1%} slower and pairs differ by {search.guessed_sd:.1%}"
         f"; wrong at most once in {1 / share:.0f}"
     )
     if hunt.pairs:
-        say(f"continues with {many(hunt.pairs, 'pair')} of an earlier call, in {hunt.path}")
+        say(f"continuing with {many(hunt.pairs, 'pair')} from an earlier call, in {hunt.path}")
     hunt.run(MORE_PAIRS * pairs)
     tell(_answer(hunt), json=json)
 
@@ -122,7 +127,7 @@ def _answer(hunt: Bisecting) -> Answer:
     low, high = (percent(bound, 2) for bound in interval)
     heading, notes = [], [f"{claim}: {percent(size, 2)} ({low} to {high})"]
     if ending == "undecided":
-        heading = ["undecided; run the same command to go on. Most probable so far:"]
+        heading = ["undecided; run the same command to continue. Most probable so far:"]
     if len(changes) > 1:
         notes.insert(0, f"one of these {len(changes)}: only the last of them can be measured")
     notes.append(f"{percent(look.sure)} sure, after {many(hunt.pairs, 'pair')} in {hunt.path}")

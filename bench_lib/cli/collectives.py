@@ -29,9 +29,9 @@ def collectives(
         str, typer.Option(help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all.")
     ] = "all_reduce,all_gather,reduce_scatter",
     least: Annotated[
-        str, typer.Option("--minbytes", "-b", help="First size; K, M and G are powers of 1024.")
+        str, typer.Option("--minbytes", "-b", help="Smallest size; K, M and G are powers of 1024.")
     ] = "8",
-    most: Annotated[str, typer.Option("--maxbytes", "-e", help="Last size.")] = "128M",
+    most: Annotated[str, typer.Option("--maxbytes", "-e", help="Largest size.")] = "128M",
     factor: Annotated[
         int, typer.Option("--stepfactor", "-f", help="Factor from one size to the next.")
     ] = 2,
@@ -41,7 +41,9 @@ def collectives(
     ranks: Annotated[
         int | None,
         typer.Option(
-            "--ranks", "-g", help="Processes (default: those of the launch; one a GPU; 2 on a CPU)."
+            "--ranks",
+            "-g",
+            help="Processes (default: those of the launcher, else one per GPU, or 2 on a CPU).",
         ),
     ] = None,
     keeping: Keeping,
@@ -73,11 +75,11 @@ def _ranks(requested: int | None, devices: Sequence[Hardware]) -> int:
     usual = RANKS_ON_A_CPU if on_cpu else len(devices)
     ranks = next(n for n in (requested, launched, usual) if n is not None)
     if requested is None and ranks < 2:
-        raise UserError("a collective needs 2 GPUs or more, and there is 1 here")
+        raise UserError("a collective needs at least 2 GPUs, and there is 1 here")
     if not 2 <= ranks <= MOST_RANKS:
-        raise UserError(f"--ranks is {ranks}; a collective takes 2 to {MOST_RANKS}")
+        raise UserError(f"--ranks is {ranks}; it must be 2 to {MOST_RANKS}")
     if launched is None and not on_cpu and ranks > len(devices):
-        raise UserError(f"--ranks is {ranks}, and there are {len(devices)} GPUs")
+        raise UserError(f"--ranks is {ranks}, but there are only {len(devices)} GPUs")
     return ranks
 
 
@@ -94,11 +96,13 @@ def _sizes(op: str, requested: Sequence[int], dtype: str, ranks: int) -> list[in
     adjusted = [rounded(op, size, dtype, ranks) for size in requested]
     kept = list(dict.fromkeys(size for size in adjusted if size))
     if not kept:
-        largest = f"{requested[-1]} bytes of {dtype}, the largest size of these"
-        raise UserError(f"{largest}, leave {ranks} ranks nothing; raise --minbytes or --maxbytes")
+        largest = f"the largest size, {requested[-1]} bytes of {dtype}"
+        raise UserError(
+            f"{largest}, is too small for {ranks} ranks; raise --minbytes or --maxbytes"
+        )
     if kept != requested:
         what = f"16 bytes for each of {ranks} ranks" if op in SPLIT else f"elements of {dtype}"
-        fewer = f"; {len(requested)} became {len(kept)}" if len(kept) < len(requested) else ""
+        fewer = f"; {len(requested)} sizes became {len(kept)}" if len(kept) < len(requested) else ""
         say(f"{op}: sizes are rounded down to whole {what}, as nccl-tests does{fewer}")
     return kept
 

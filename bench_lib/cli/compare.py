@@ -36,20 +36,22 @@ SHOWN = 10
 def compare(
     a: Annotated[
         str,
-        typer.Argument(help="baseline, or a run: latest, its id or the start of it, or a file."),
+        typer.Argument(
+            help="baseline, or a run: latest, its id or the beginning of it, or a file."
+        ),
     ],
-    b: Annotated[str, typer.Argument(help="The run that is judged by A.")],
+    b: Annotated[str, typer.Argument(help="The run that is judged against A.")],
     *,
     metric: Annotated[
         str | None,
-        typer.Option(help="One metric, such as memory or energy; a wrong name lists all."),
+        typer.Option(help="Only this metric, such as memory or energy; an unknown name lists all."),
     ] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="End with 1 where a case is slower by more than this (2% or 0.02), or failed in "
-            "B (default: each case's own tolerance, and no failure).",
+            help="Exit with 1 if a case is slower by more than this (2% or 0.02) or failed in B "
+            "(default: judge by each case's own tolerance, and exit with 0).",
         ),
     ] = None,
     history: HistoryDir = DEFAULT_HISTORY,

@@ -15,9 +15,7 @@ def env(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     report: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write all of it to a text file, to send to somebody."
-        ),
+        typer.Option(metavar="FILE", help="Also write all of it to a text file, for a bug report."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 EAGER = "eager"
 LARGEST_BATCH = "largest-batch"
-COMPILING = "; compiling with cold caches adds 1 to 3 minutes a case, max-autotune 5 to 10"
+COMPILING = "; compiling with cold caches adds 1 to 3 minutes per case, max-autotune 5 to 10"
 AXES = {"precision": "precision", "compile_mode": "mode", "batch_size": "batch_size"}
 """Axes that may be compared, and their options."""
 
@@ -44,7 +44,9 @@ class ExerciseOptions:
     precision: Annotated[
         str | None,
         typer.Option(
-            "--precisions", "--precision", help="Such as fp32,fp16 (default: what makes sense)."
+            "--precisions",
+            "--precision",
+            help="Such as fp32,fp16 (default: by exercise and device).",
         ),
     ] = None
     mode: Annotated[
@@ -53,11 +55,11 @@ class ExerciseOptions:
     ] = None
     batch_size: Annotated[
         str | None,
-        typer.Option("--batch-sizes", "--batch-size", help="Images a step, such as 8,32,128."),
+        typer.Option("--batch-sizes", "--batch-size", help="Images per step, such as 8,32,128."),
     ] = None
     at_most: Annotated[
         int | None,
-        typer.Option(min=1, max=LARGEST, help="largest-batch: no batch above this is tried."),
+        typer.Option(min=1, max=LARGEST, help="largest-batch: the largest batch to try."),
     ] = None
     task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer"
     iterations: Annotated[
@@ -65,7 +67,8 @@ class ExerciseOptions:
         typer.Option(min=1, max=LARGEST, help="Measured iterations (default: 20 to 200, by time)."),
     ] = None
     time_limit: Annotated[
-        float | None, typer.Option(help="Seconds for a case (default: 300; max-autotune 1200).")
+        float | None,
+        typer.Option(help="Time limit of a case, in seconds (default: 300; max-autotune 1200)."),
     ] = None
 
 
@@ -78,7 +81,8 @@ def exercise(
     networks: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NETWORK]", help="Of torchvision, such as resnet50; depth takes a list."
+            metavar="[NETWORK]",
+            help="Network of torchvision, such as resnet50; depth takes a list.",
         ),
     ] = None,
     *,
@@ -87,9 +91,9 @@ def exercise(
 ) -> None:
     """Measure an exercise of the workshop guide, as one table.
 
-    precision compares speed, memory and numerics; compile says when compiling pays off;
-    depth, what it gives by depth of network; batch-sweep names the best batch; largest-batch finds
-    what fits into memory.
+    precision compares speed, memory and numerics; compile shows when compiling pays off; depth
+    shows how much compiling gains as networks get deeper; batch-sweep finds the best batch;
+    largest-batch finds the largest that fits into memory.
     """
     from bench_lib.studies.networks import STUDIES
 
@@ -112,9 +116,8 @@ def compare(session: Session, study: Study, networks: str | None, options: Exerc
     for axis, chosen in values.items():
         if len(chosen) > 1 and axis not in study.axes:
             option = _option(axis) if axis in AXES else "NETWORK"
-            raise UserError(
-                f"{option}: exercise {study.name} compares {' and '.join(study.axes)}; name one"
-            )
+            axes = " and ".join(study.axes)
+            raise UserError(f"{option}: exercise {study.name} compares {axes} only; name one")
     if "network" in study.axes and EAGER in values["compile_mode"]:
         raise UserError("--mode eager compiles nothing; choose a mode that does")
     cases = [session.case(**params) for params in study.values(values)]
@@ -164,8 +167,8 @@ def largest_batch(session: Session, network: str | None, options: ExerciseOption
     device = session.device
     if not backends.is_gpu(device) and options.at_most is None:
         raise UserError(
-            f"{device.key} is a CPU: its memory has no allocator to ask, and a search would swap; "
-            "bound it with --at-most N"
+            f"{device.key} is a CPU, where a batch that is too large swaps instead of failing; "
+            "limit the search with --at-most N"
         )
     precisions = few_precisions(device)
     if options.precision is not None:
@@ -173,7 +176,7 @@ def largest_batch(session: Session, network: str | None, options: ExerciseOption
     (chosen, *others) = _networks(LARGEST_BATCH, network)
     (start, *more) = numbers_in(options.batch_size or "32", "--batch-sizes")
     if others or more:
-        raise UserError("exercise largest-batch takes one network, and one batch to try first")
+        raise UserError("exercise largest-batch takes one network and one batch to start from")
     common: dict[str, Param] = {"network": chosen, "compile_mode": options.mode or EAGER}
 
     def case_of(precision: str) -> Callable[[int], Case]:
@@ -182,8 +185,9 @@ def largest_batch(session: Session, network: str | None, options: ExerciseOption
     for precision in precisions:
         case_of(precision)(start)  # raises before anything runs
     say(
-        f"{', '.join(precisions)} on {device.key}: about ten tries each, of seconds where nothing "
-        "is compiled; a try that does not fit ends its process, and the next opens a fresh one"
+        f"{', '.join(precisions)} on {device.key}: about ten attempts each, which take seconds if "
+        "nothing is compiled; an attempt that does not fit ends its process, and the next one "
+        "starts in a fresh process"
     )
     cases, notes = [], []
     with session.engine() as engine:

@@ -10,27 +10,27 @@ from typer.core import TyperGroup
 
 BY_PURPOSE = {
     "Run and judge (pytest perf_tests runs the suite)": {
-        "ab": "Two environments, measured in turns: is B slower than A?",
-        "compare": "A finished run, judged by another one or by the baseline.",
-        "judge": "Another tool's timings.",
-        "selfcheck": "Plant known delays, and see which are found on this machine.",
+        "ab": "Measure two environments in turns: is B slower than A?",
+        "compare": "Judge a finished run by another one or by the baseline.",
+        "judge": "Judge another tool's timings.",
+        "selfcheck": "Plant known delays, and see which are detected on this machine.",
     },
     "Look": {
-        "report": "The newest night: what failed, since when, and why.",
+        "report": "Report on the newest night: what failed, since when, and why.",
         "history": "List, show, query and export the runs that were measured.",
-        "env": "Hardware, versions, variables and caches; what is missing here.",
+        "env": "Show hardware, versions and caches, and what is missing here.",
     },
     "Find the cause": {
-        "bisect": "The commit or the package version that made a case slower.",
-        "profile": "The kernels of a case, or the difference of two profiles.",
+        "bisect": "Find the commit or package version that made a case slower.",
+        "profile": "Show a case's kernels, or how two profiles differ.",
     },
     "Measure something": {
-        "exercise": "The workshop guide's exercises.",
-        "micro": "The command line of ROCm's micro_benchmarking_pytorch.py.",
-        "ops": "Operators: time of a call, GB/s, TFLOP/s, share of the ceiling.",
-        "collectives": "Collectives by size: time, bandwidths, wrong elements.",
-        "scaling": "Speed-up over threads, processes and GPUs, with fitted laws.",
-        "train": "Training, as the CIFAR-100 script and the CIFAR-10 table do it.",
+        "exercise": "Measure an exercise of the workshop guide.",
+        "micro": "Run ROCm's micro_benchmarking_pytorch.py, with its own flags.",
+        "ops": "Measure operators: time per call, GB/s, TFLOP/s, share of peak.",
+        "collectives": "Measure collectives by size: time, bandwidths, wrong elements.",
+        "scaling": "Measure speed-up over threads, processes and GPUs; fit laws.",
+        "train": "Train as the CIFAR-100 script and the CIFAR-10 table do.",
     },
     "Manage": {
         "baseline": "Record, accept and show the values that runs are judged by.",
@@ -133,7 +133,7 @@ class Program(CommandGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's way
         """List the commands by purpose on one screen, and import none."""
-        usage = "Usage: bench-lib [--version] COMMAND [ARGS]...; COMMAND --help says more"
+        usage = "Usage: bench-lib [--version] COMMAND [ARGS]...; see COMMAND --help"
         width = max(map(len, COMMANDS)) + 2
         lines = [usage]
         for purpose, group in BY_PURPOSE.items():

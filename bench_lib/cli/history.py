@@ -102,7 +102,7 @@ def show(
 
 @app.command()
 def query(
-    sql: Annotated[str, typer.Argument(help="One SELECT, in DuckDB's SQL.")],
+    sql: Annotated[str, typer.Argument(help="One SELECT statement, in DuckDB's SQL.")],
     *,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,

@@ -34,8 +34,8 @@ def judge(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="A file of timings, - is standard input; with --format the candidate's files, or "
-            "folders of them.",
+            help="A file of timings, or - for standard input; with --format, the candidate's files "
+            "or folders of them.",
         ),
     ],
     *,
@@ -44,24 +44,26 @@ def judge(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="Whose files they are: vllm, sglang, pytest-benchmark, pytorch (its benchmark "
-            "record), rccl-tests, hipblaslt-bench or rocprofv3. Each is one process.",
+            help="Program that wrote the files, each of one process: vllm, sglang, "
+            "pytest-benchmark, pytorch (its benchmark record), rccl-tests, hipblaslt-bench or "
+            "rocprofv3.",
         ),
     ] = None,
     baseline: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="With --format: a file of the baseline, or a folder of them; repeatable.",
+            help="With --format: a file of the baseline, or a folder of them; may be repeated.",
         ),
     ] = None,
     tolerance: Annotated[
-        str, typer.Option(metavar="SHARE", help="Slowdown that matters: 1% or 0.01.")
+        str, typer.Option(metavar="SHARE", help="Smallest slowdown that matters: 1% or 0.01.")
     ] = "1%",
     at_least: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="Absolute slowdown that matters, besides the tolerance: 0.5us."
+            metavar="TIME",
+            help="Smallest absolute slowdown that matters, in addition to the tolerance: 0.5us.",
         ),
     ] = "0s",
     json: Json = False,
@@ -70,17 +72,17 @@ def judge(
 
     Exit status 1 where a case regressed, 2 where one has no verdict.
 
-    With --format it reads what other benchmarks write, each file one process: judge --format vllm
-    --baseline old new, of two folders.
+    With --format it reads files that other benchmarks write, one process per file: judge --format
+    vllm --baseline old new, where old and new are folders.
 
-    Without it one JSON object a line: {"case": text, "role": "baseline" or "candidate", "process":
-    number or text, "iteration_s": [seconds, ...]}; also "run" and "device", each a number or text,
-    on every line of a case or on none.
+    Without it, one JSON object per line: {"case": text, "role": "baseline" or "candidate",
+    "process": number or text, "iteration_s": [seconds, ...]}; also "run" and "device", each a
+    number or text, on every line of a case or on none.
     """
     share = share_of(tolerance, "--tolerance")
     if form is None and baseline:
         raise typer.BadParameter(
-            "it needs --format; JSON lines name their role", param_hint="--baseline"
+            "it needs --format; lines of JSON name their role themselves", param_hint="--baseline"
         )
     samples = _read(files) if form is None else _read_foreign(form, baseline or [], files)
     verdicts = _verdicts(samples, share, seconds_of(at_least, "--at-least"))
@@ -92,7 +94,7 @@ def _read(files: Sequence[str]) -> Samples:
 
     if len(files) > 1:
         raise typer.BadParameter(
-            "without --format it is one file; put all lines into it", param_hint="FILE"
+            "without --format only one file is read; put all lines into it", param_hint="FILE"
         )
     (file,) = files
     is_file = file != "-"
@@ -104,8 +106,8 @@ def _read(files: Sequence[str]) -> Samples:
     except OSError as error:
         source = file if is_file else "standard input"
         raise UserError(
-            f"cannot read {source}: {error.strerror}; name a file of samples, or - for the "
-            "standard input"
+            f"cannot read {source}: {error.strerror}; name a file of samples, or - for standard "
+            "input"
         ) from error
 
 
@@ -134,9 +136,11 @@ def files_in(names: Sequence[str]) -> list[Path]:
         try:
             inside = [p for p in sorted(path.iterdir()) if p.is_file() and p.name[0] != "."]
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}; name files") from error
+            raise UserError(
+                f"cannot read {path}: {error.strerror}; name its files instead"
+            ) from error
         if not inside:
-            raise UserError(f"{path} holds no files; name a folder with a file for each process")
+            raise UserError(f"{path} contains no files; name a folder with a file for each process")
         paths += inside
     return paths
 
@@ -171,8 +175,8 @@ def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
     elif len(case.baseline) == 1:
         status = Status.NO_BASELINE
         place = _first(case.baseline).place
-        reason = f"one baseline process, {place}, cannot tell a change from noise: "
-        reason += "two are needed, five are better"
+        reason = f"one baseline process, {place}, is not enough to tell a change from noise: "
+        reason += "at least two are needed, and five are better"
     elif not case.baseline:
         status = Status.NO_BASELINE
         place = _first(case.candidate).place

@@ -107,7 +107,9 @@ def _telemetry_checks(looks: Sequence[DeviceLook]) -> Iterator[Check]:
     """Check that devices can be watched, and, unless readiness did, who else uses them."""
     unwatched = [look for look in looks if not look.figures]
     if unwatched:
-        detail = f"{len(unwatched)} of {len(looks)} devices cannot be watched: {unwatched[0].cause}"
+        detail = (
+            f"{len(unwatched)} of {len(looks)} devices cannot be monitored: {unwatched[0].cause}"
+        )
         yield warns("telemetry", detail, backends.of(unwatched[0].device).telemetry_remedy)
     else:
         sources = dict.fromkeys(str(look.figures.get("source")) for look in looks)
@@ -160,8 +162,8 @@ TELEMETRY: list[Column[DeviceLook]] = [
     _figure("temperature_c", "°C", "temperature"),
     _figure("utilization", SHARE),
     _figure("steal", SHARE, "stolen by the hypervisor"),
-    _figure("throttle", heading="held back by"),
-    Column("cause", lambda look: look.cause, heading="cannot be watched"),
+    _figure("throttle", heading="throttled by"),
+    Column("cause", lambda look: look.cause, heading="cannot be monitored"),
 ]
 
 

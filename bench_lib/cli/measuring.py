@@ -81,7 +81,7 @@ class Measuring:
                     each(record)
                 engine.settings.progress.finish(case.id)
             for nth in range(1, processes):
-                say(f"all cases again, in fresh process {nth + 1} of {processes}")
+                say(f"measuring all cases again, in fresh process {nth + 1} of {processes}")
                 # No re-measured case has such a number.
                 engine.measure_together(cases, PLANNED + nth)
         return [self.figures[case.id] for case in cases]
@@ -122,7 +122,7 @@ class Measuring:
         limit = max(case.time_limit_s for case in cases)
         count, least = many(len(cases), "case"), duration(least_s(cases))
         line = f"{count} on {self.device.key}: {least} or more{remark}"
-        say(f"{line}; a case is given up after {limit:g} s")
+        say(f"{line}; a case is stopped after {limit:g} s")
 
     def say_apart(self, line: str = "") -> None:
         """Print a line, unless JSON is printed."""

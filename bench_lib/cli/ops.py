@@ -46,7 +46,7 @@ def ops(
         typer.Option(help="add, add_, relu, sum, gemm, sdpa, conv2d, copy_h2d ... (default: add)."),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="fp32, tf32, fp16, bf16; fp8, mxfp8, mxfp4 of gemm.")
+        str, typer.Option(help="fp32, tf32, fp16, bf16; for gemm also fp8, mxfp8, mxfp4.")
     ] = "fp32",
     device: Annotated[
         str | None, typer.Option(help="cuda, cuda:N or cpu (default: the first GPU, or the CPU).")
@@ -56,10 +56,11 @@ def ops(
         typer.Option(help="Sizes (default: 64-1024-1024); gemm: M-N-K, sdpa: B-H-S-D."),
     ] = None,
     input2_dim: Annotated[
-        str | None, typer.Option(help="Second input: of binary operators, weights, indices.")
+        str | None,
+        typer.Option(help="Sizes of the second input of a binary operator, of weights or indices."),
     ] = None,
     op_type: Annotated[str | None, typer.Option(help="unary, binary, reduction or sparse.")] = None,
-    inplace: Annotated[bool, typer.Option("--inplace", help="The in-place form.")] = False,
+    inplace: Annotated[bool, typer.Option("--inplace", help="Measure the in-place form.")] = False,
     run_predefined: Annotated[
         bool,
         typer.Option("--run-predefined", help="Run all binary, unary and reduction operators."),
@@ -75,12 +76,12 @@ def ops(
         typer.Option(
             min=0,
             max=MOST_ITERATIONS,
-            help="Fewest untimed steps first; warming up lasts until steps are steady.",
+            help="Minimum number of warm-up steps; warm-up continues until step times are steady.",
         ),
     ] = 5,
     enable_profiling: Annotated[
         bool,
-        typer.Option("--enable-profiling", help="Print the profiler's table of every operator."),
+        typer.Option("--enable-profiling", help="Print the profiler's table for every operator."),
     ] = False,
     append_dtype: Annotated[
         bool, typer.Option("--append-dtype", help="Append the dtype to every operator's name.")
@@ -90,10 +91,12 @@ def ops(
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option(help="Attention kernels, several with commas: flash,cudnn,flex."),
+        typer.Option(help="Attention kernels, separated by commas: flash,cudnn,flex."),
     ] = None,
-    backward: Annotated[bool, typer.Option("--backward", help="The backward pass.")] = False,
-    causal: Annotated[bool, typer.Option("--causal", help="Causal attention.")] = False,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="Measure the backward pass.")
+    ] = False,
+    causal: Annotated[bool, typer.Option("--causal", help="Measure causal attention.")] = False,
     keeping: Keeping,
 ) -> None:
     """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
@@ -107,7 +110,7 @@ def ops(
     dims = {"--input1-dim": input1_dim, "--input2-dim": input2_dim}
     _refuse_empty({**dims, "--dtype": dtype, "--layout": layout})
     if run_predefined and run_model_ops:
-        raise UserError("--run-predefined and --run-model-ops are two lists; choose one")
+        raise UserError("--run-predefined and --run-model-ops cannot be combined; choose one")
     if run_predefined:
         refuse(context, OF_ONE, "--run-predefined decides what is measured")
         values = _predefined(axes, inplace=inplace)
@@ -142,7 +145,7 @@ def ops(
 def _refuse_empty(flags: Mapping[str, str | None]) -> None:
     for flag, value in flags.items():
         if value == "":
-            raise UserError(f"{flag} is empty; leave it out for the default")
+            raise UserError(f"{flag} is empty; leave it out to use the default")
 
 
 def _predefined(axes: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:
@@ -194,7 +197,9 @@ def _device(name: str | None) -> Hardware:
     if match[1] is None:
         return backends.this_cpu() if has_gpu else devices[0]
     if not has_gpu:
-        raise UserError(f"--device {name}: no GPU was found here; --device cpu, or bench-lib env")
+        raise UserError(
+            f"--device {name}: no GPU was found here; use --device cpu, or ask bench-lib env why"
+        )
     index = int(match[2] or 0)
     if index >= len(devices):
         raise UserError(f"--device {name}: there are {len(devices)} GPUs, counted from 0")

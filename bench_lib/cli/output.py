@@ -22,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Markdown = Annotated[
     bool, typer.Option("--markdown", help="Print Markdown, as for a pull request.")
 ]
-HistoryDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder that runs are kept in.")]
+HistoryDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder of recorded runs.")]
 BaselinesDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder of baseline files.")]
 HardwareKey = Annotated[
     str | None, typer.Option(metavar="KEY", help="Hardware key (default: this machine's).")
@@ -106,7 +106,7 @@ def one_form(**forms: bool) -> None:
     """Raise UserError if several forms of one answer are requested."""
     if sum(forms.values()) > 1:
         options = " and ".join(f"--{form}" for form in forms)
-        raise UserError(f"{options} exclude each other; name one")
+        raise UserError(f"{options} cannot be combined; choose one")
 
 
 def write(path: Path, text: str) -> None:
@@ -116,7 +116,7 @@ def write(path: Path, text: str) -> None:
         files.replace(path, text.encode(errors="replace"))
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror}; name another, or another folder"
+            f"cannot write {path}: {error.strerror}; name another file or folder"
         ) from error
 
 

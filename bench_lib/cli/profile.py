@@ -58,7 +58,7 @@ def profile(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to keep it in (default: profiles/CASE)."),
+        typer.Option(metavar="DIR", help="Folder for the profile (default: profiles/CASE)."),
     ] = None,
     steps: Annotated[
         int | None,
@@ -73,26 +73,28 @@ def profile(
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
 ) -> None:
-    """Profile a case, or say which kernels two profiles differ in.
+    """Profile a case, or show which kernels differ between two profiles.
 
     Keeps a Chrome trace, tables and kernels.json.  Exit status 1 where the case cannot be
     profiled here.
     """
     began = time.monotonic()
     if steps is not None and steps < 1:
-        raise UserError(f"--steps {steps}: at least 1")
+        raise UserError(f"--steps is {steps}; it must be at least 1")
     with _ended_with_a_status():
         if diff is not None:
-            refuse(context, _MEASURING_ONLY, "--diff measures nothing")
+            refuse(context, _MEASURING_ONLY, "--diff only compares profiles")
             from bench_lib.cli.kernels import difference
             from bench_lib.profiling import store
 
             changes = store.compare(*diff)
             tell(difference(diff, changes, top), json=json)
         if case is None:
-            raise UserError("which case? bench-lib profile CASE, or --diff A B")
+            raise UserError(
+                "name a case, as in bench-lib profile CASE, or two profiles with --diff A B"
+            )
         if tool in RETIRED:
-            say(f"--tool {tool}: AMD has retired it; rocprofv3 runs in its place")
+            say(f"--tool {tool}: AMD has retired it; using rocprofv3 instead")
             tool = "rocprofv3"
         _check(tool, timeline=timeline)
         chosen = case_of(case, matrix, history)
@@ -124,7 +126,9 @@ def _check(tool: str, *, timeline: bool) -> None:
     if tool not in tools:
         raise UserError(f"--tool {tool!r}: choose from {', '.join(tools)}")
     if timeline and tool in (TORCH, RANGES):
-        raise UserError("--timeline: --tool rocm leaves one; torch's Chrome trace is one already")
+        raise UserError(
+            "--timeline needs --tool rocm; torch's profiler always writes a Chrome trace"
+        )
 
 
 # ---- profiling ----------------------------------------------------------------------------------
@@ -152,9 +156,10 @@ def look(
     device = detect()[0]
     if tool != TORCH and not is_gpu(device):
         raise profilers.UnprofiledError(
-            f"--tool {tool} looks into a GPU, and there is none here; leave it out for torch's"
+            f"--tool {tool} profiles GPUs, and there is none here; leave it out to use torch's "
+            "profiler"
         )
-    say(f"{case.id} on {device.key}, by {tool}; kept in {folder}")
+    say(f"profiling {case.id} on {device.key} with {tool}; results in {folder}")
     if str(case.params.get("compile_mode", "eager")) not in ("eager", "graph"):
         say("compiling with cold caches takes 1 to 3 minutes, max-autotune 5 to 10")
     # Ranks see all devices, and choose.
@@ -188,8 +193,8 @@ def _hand_over(case: Case, folder: Path, steps: int) -> None:
 
     print(shlex.join(order(case, folder, ProfileRequest(steps, ranges=True))))
     say(
-        f"put this behind a profiler's own words; the steps that count lie in the NVTX or ROCTX "
-        f"range {MEASURED!r}, as in: nsys profile {NSYS} --nvtx-capture={MEASURED!r}"
+        f"append this to a profiler's command; the measured steps are in the NVTX or ROCTX range "
+        f"{MEASURED!r}, as in: nsys profile {NSYS} --nvtx-capture={MEASURED!r}"
     )
 
 

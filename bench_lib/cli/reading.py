@@ -32,7 +32,7 @@ def archive(history: Path) -> Archive:
         nonlocal last_s
         if time.monotonic() - last_s > interval_s:
             last_s = time.monotonic()
-            print(f"bench-lib: read {done} of {total} runs that are new", file=sys.stderr)
+            print(f"bench-lib: read {done} of {total} new runs", file=sys.stderr)
 
     return Archive(history, progress=progress)
 

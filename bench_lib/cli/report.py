@@ -28,30 +28,30 @@ def report(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Write one HTML file that needs no network."),
+        typer.Option(metavar="PATH", help="Write one self-contained HTML file."),
     ] = None,
     markdown: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Write GitHub's Markdown; - is standard output."),
+        typer.Option(metavar="PATH", help="Write Markdown for GitHub; - is standard output."),
     ] = None,
     link: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where the page will be, for Markdown (default: the run of GitHub Actions).",
+            help="Address of the HTML page, for Markdown (default: the GitHub Actions run).",
         ),
     ] = None,
     run: Annotated[
         list[str] | None,
         typer.Option("--run", metavar="RUN", help="Report on this run; may be repeated."),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, help="Days of history that are shown.")] = 90,
+    days: Annotated[int, typer.Option(min=1, help="Days of history to show.")] = 90,
     json: Json = False,
 ) -> None:
     """Report on the newest night: what failed, since when, and why.
 
     A night is the newest run and those of the 20 hours before it.  The exit status is 0 even where
-    cases failed: the run that measured them has reported that.
+    cases failed: the run that measured them has already reported that.
     """
     from bench_lib.report import overview
     from bench_lib.report.night import gather
@@ -59,7 +59,9 @@ def report(
 
     to_stdout = markdown is not None and str(markdown) == "-"
     if json and to_stdout:
-        raise UserError("--json and --markdown - both print; give --markdown a file")
+        raise UserError(
+            "--json and --markdown - both write to standard output; give --markdown a file"
+        )
     archive = reading.archive(history)
     # Only the default folder may be missing: CI reports also after a job that measured nothing.
     if archive.folder != DEFAULT_HISTORY and not archive.folder.is_dir():

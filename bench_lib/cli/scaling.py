@@ -34,24 +34,34 @@ class ScalingOptions:
 
     over: Annotated[
         str | None,
-        typer.Option(help="mnist: threads, processes, gpus (default: what there is)."),
+        typer.Option(help="mnist: threads, processes, gpus (default: all that this machine has)."),
     ] = None
     ranks: Annotated[
-        str | None, typer.Option(help="network: as in 1,2,4 (default: up to all).")
+        str | None, typer.Option(help="network: ranks, as in 1,2,4 (default: up to all GPUs).")
     ] = None
     at_most: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Most workers (default: the machine's).")
+        int | None,
+        typer.Option(
+            min=1,
+            max=LARGEST,
+            help="Maximum number of workers (default: all that this machine has).",
+        ),
     ] = None
-    batch_size: Annotated[int, typer.Option(min=1, max=LARGEST, help="Of one worker.")] = 64
-    network: Annotated[str | None, typer.Option(help="A network of torchvision.")] = None
-    precision: Annotated[str, typer.Option(help="One precision.")] = "fp32"
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=LARGEST, help="Batch size of one worker.")
+    ] = 64
+    network: Annotated[str | None, typer.Option(help="Network of torchvision.")] = None
+    precision: Annotated[str, typer.Option(help="Precision.")] = "fp32"
     mode: Annotated[str, typer.Option(help="Compile mode.")] = "eager"
     task: Annotated[str, typer.Option(help=f"network: {' or '.join(TASKS)}.")] = "train"
     epochs: Annotated[
-        int, typer.Option(min=0, max=LARGEST, help="mnist: 0 measures some steps.")
+        int,
+        typer.Option(
+            min=0, max=LARGEST, help="mnist: epochs to train; 0 measures only some steps."
+        ),
     ] = 1
     workers: Annotated[
-        int, typer.Option(min=0, max=LARGEST, help="mnist: processes of its loader.")
+        int, typer.Option(min=0, max=LARGEST, help="mnist: processes of the DataLoader.")
     ] = 0
     weak: Annotated[
         bool,
@@ -66,10 +76,14 @@ class ScalingOptions:
     processes: Annotated[
         int,
         typer.Option(
-            min=1, max=MOST_PROCESSES, help="Fresh processes for each point; 3 give an interval."
+            min=1,
+            max=MOST_PROCESSES,
+            help="Fresh processes for each point; 3 or more give an interval.",
         ),
     ] = 1
-    time_limit: Annotated[float | None, typer.Option(help="Seconds for a case.")] = None
+    time_limit: Annotated[float | None, typer.Option(help="Time limit of a case, in seconds.")] = (
+        None
+    )
 
     @property
     def values(self) -> dict[str, Param]:
@@ -86,12 +100,12 @@ def scaling(
     options: ScalingOptions,
     keeping: Keeping,
 ) -> None:
-    """Measure speed-up and efficiency over threads, processes and GPUs; fit the laws of it."""
+    """Measure speed-up and efficiency over threads, processes and GPUs, and fit scaling laws."""
     known(what, (MNIST, NETWORK), "WHAT")
     unused = OF_NETWORKS if what == MNIST else OF_MNIST
     refuse(context, unused, f"scaling {what} does not use it")
     if options.weak and options.strong:
-        raise UserError("--weak and --strong exclude each other; choose one")
+        raise UserError("--weak and --strong cannot be combined; choose one")
     check_limit(options.time_limit)
     study = _Study(what, options, keeping)
     (_measure_mnist if what == MNIST else _measure_network)(study, options)
@@ -134,7 +148,7 @@ def _measure_mnist(study: _Study, options: ScalingOptions) -> None:
     machine = backends.this_cpu() if gpus else study.device
     ways = list(OVER if gpus else OVER[:2])
     if options.over is not None:
-        ways = names_in(options.over, "--over", "way to have more workers", OVER)
+        ways = names_in(options.over, "--over", "kind of worker", OVER)
     common: dict[str, Param] = {
         **options.values,
         "dataset": "mnist",

@@ -24,25 +24,25 @@ DEFAULT_GPU_CASE = "resnet50-b64-fp16-eager-infer"
 
 def selfcheck(
     case: Annotated[
-        str | None, typer.Argument(help="Id of a network's case in the matrix.")
+        str | None, typer.Argument(help="Id of a case in the matrix that measures a network.")
     ] = None,
     *,
     matrix: Matrix = DEFAULT_MATRIX,
     effects: Annotated[
-        str, typer.Option(help="Slowdowns to plant, in percent of a step.")
+        str, typer.Option(help="Slowdowns to plant, in percent of the step time.")
     ] = "0,1,2,5",
     processes: Annotated[
         int,
         typer.Option(min=9, help="Fresh processes; each measures the clean step and every delay."),
     ] = 10,
     tolerance: Annotated[
-        str, typer.Option(metavar="SHARE", help="Slowdown that matters: 1% or 0.01.")
+        str, typer.Option(metavar="SHARE", help="Smallest slowdown that matters: 1% or 0.01.")
     ] = "1%",
     json: Json = False,
 ) -> None:
     """Plant known delays in a real case, and report which are found.
 
-    Exit status 1 where something clean is called slower, or the largest delay is not found.
+    Exit status 1 where an unchanged step is called slower, or the largest delay is not found.
     """
     from bench_lib import backends
     from bench_lib.engine.engine import opened
@@ -76,7 +76,7 @@ def _network(case_id: str, matrix: Path) -> Case:
     case = case_of(case_id, matrix, DEFAULT_HISTORY)
     if case.workload != "network" or case.launch.ranks > 1:
         raise UserError(
-            f"{case_id} is not a network on one device, and delays are planted in those only"
+            f"{case_id} is not a network on one device; delays can be planted only in those"
         )
     return case
 
@@ -88,7 +88,8 @@ def _shares(text: str) -> list[float]:
         shares = []
     if not any(shares) or not all(0 <= share <= 1 for share in shares):
         raise UserError(
-            f"--effects {text!r}: percentages from 0 to 100, one above 0, as in 0,1,2,5"
+            f"--effects is {text!r}; it must be percentages from 0 to 100, at least one of them "
+            "above 0, as in 0,1,2,5"
         )
     return sorted({0.0, *shares})
 

@@ -71,35 +71,44 @@ class Trained:
         typer.Option(help="float32, automixed, bfloat16; or fp32, tf32, amp-bf16 ..."),
     ] = None
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", "-bs", help="Images a step, per rank.")
+        int | None, typer.Option("--batch-size", "-bs", help="Images per step, for each rank.")
     ] = None
     ranks: Annotated[
         str | None,
-        typer.Option(help="Processes, one a GPU; of the table a list, a column for each."),
+        typer.Option(help="Processes, one per GPU; cifar10-table takes a list, a column for each."),
     ] = None
     feed: Annotated[
         str | None,
-        typer.Option(help="loader (a DataLoader) or device (all data and work on it)."),
+        typer.Option(help="loader (a DataLoader) or device (the data set is kept on the device)."),
     ] = None
     max_steps: Annotated[
         int,
-        typer.Option("--max-steps", "-ms", min=1, max=LARGEST, help="cifar100: steps at most."),
+        typer.Option(
+            "--max-steps", "-ms", min=1, max=LARGEST, help="cifar100: maximum number of steps."
+        ),
     ] = 20
     max_epochs: Annotated[
-        int, typer.Option(min=1, max=LARGEST, help="cifar100: epochs at most.")
+        int, typer.Option(min=1, max=LARGEST, help="cifar100: maximum number of epochs.")
     ] = 1
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, max=LARGEST, help="Table: whole epochs (default: 10; Inception: 5)."),
+        typer.Option(
+            min=1,
+            max=LARGEST,
+            help="cifar10-table: whole epochs (default: 10; Inception: 5).",
+        ),
     ] = None
     steps: Annotated[
         int | None,
         typer.Option(
-            min=1, max=LARGEST, help="Table: steps instead of epochs; times are scaled up."
+            min=1,
+            max=LARGEST,
+            help="cifar10-table: steps instead of epochs; times are scaled up to epochs.",
         ),
     ] = None
     time_limit: Annotated[
-        float | None, typer.Option(help="Seconds for a case (default: 600; of the table 7200).")
+        float | None,
+        typer.Option(help="Time limit of a case, in seconds (default: 600; cifar10-table: 7200)."),
     ] = None
 
     def usual(self, **values: Any) -> Trained:
@@ -119,7 +128,7 @@ def train(
 ) -> None:
     """Train as the CIFAR-100 script and the CIFAR-10 table do.
 
-    cifar100 prints a line a step, then input, the device's step and both side by side;
+    cifar100 prints a line per step, then compares the input pipeline, the device's step and both;
     cifar10-table trains whole epochs on 1, 2, 4 ... GPUs: times, accuracies, memory, speed-up.
     """
     known(name, (CIFAR_100, TABLE), "NAME")
@@ -169,7 +178,7 @@ def _cifar10_table(trained: Trained, source: TrainingSource, keeping: Keeping) -
     from bench_lib.studies import training
 
     if trained.steps is not None and trained.epochs is not None:
-        raise UserError("--steps and --epochs exclude each other; choose one")
+        raise UserError("--steps and --epochs cannot be combined; choose one")
     options = trained.usual(
         network="resnet50", precision="float32", batch_size=32, feed="device", time_limit=7200.0
     )

@@ -53,15 +53,15 @@ def read_context(text: str) -> Compiling:
     try:
         context = ast.literal_eval(text.strip() or "{}")
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise _wrong(f"{text!r} is no Python literal") from error
+        raise _wrong(f"{text!r} is not a Python literal") from error
     if not isinstance(context, dict):
-        raise _wrong(f"{text!r} is no dictionary, such as {{'mode': 'max-autotune'}}")
+        raise _wrong(f"{text!r} is not a dictionary such as {{'mode': 'max-autotune'}}")
     for key in context:
         if problem := one_of("key", CONTEXT_KEYS)(key):
             raise _wrong(problem)
     mode, options = context.get("mode"), context.get("options")
     if mode is not None and options is not None:
-        raise _wrong("mode and options exclude each other, since a mode is a set of options")
+        raise _wrong("mode and options cannot be combined, since a mode is a set of options")
     if mode is not None and (problem := one_of("mode", MODES)(mode)):
         raise _wrong(problem)
     if _truth("disable", context.get("disable", False)):
@@ -77,7 +77,7 @@ def read_context(text: str) -> Compiling:
     own, ignored = _inductors(options or {})
     parts += own
     if mode == "graph" and parts:
-        raise _wrong(f"mode graph compiles nothing, and has no {parts[0]}")
+        raise _wrong(f"mode graph compiles nothing, so it has no {parts[0]}")
     return Compiling(mode or "default", ",".join(parts), ignored)
 
 
@@ -95,7 +95,7 @@ def _inductors(options: Any) -> tuple[list[str], list[str]]:
             ignored.append(str(written))
             continue
         if not isinstance(value, (bool, int, float, str)) or not _WORD.fullmatch(str(value)):
-            raise _wrong(f"{written} is {value!r}; it must be a truth value, a number or a word")
+            raise _wrong(f"{written} is {value!r}; it must be a Boolean, a number or a word")
         truth = {"true": "True", "false": "False"}.get(str(value).lower())
         values[RENAMED.get(name, name)] = truth or str(value)
     return [f"{name}={value}" for name, value in values.items()], ignored
@@ -197,20 +197,25 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_their_flags(made.add_argument_group("flags of micro_benchmarking_pytorch.py"))
     ours = made.add_argument_group("kept")
-    ours.add_argument("--history", type=Path, metavar="DIR", help="keep the run, and check it")
+    ours.add_argument(
+        "--history",
+        type=Path,
+        metavar="DIR",
+        help="record the run in this folder, and check its numerics",
+    )
     return made
 
 
 def _add_their_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--network", required=True, help="network to run")
-    add("--batch-size", type=int, default=64, help="images, split over the ranks (64)")
+    add("--batch-size", type=int, default=64, help="images per step, split over the ranks (64)")
     add("--iterations", type=int, default=20, help="measured iterations (20)")
     add(
         "--flops-prof-step",
         type=int,
         default=0,
-        help="profile FLOPs by layer with DeepSpeed at this iteration (0: not at all)",
+        help="profile FLOPs by layer with DeepSpeed at this iteration (0: off)",
     )
     add("--kineto", action="store_true", help="write a Chrome trace for each rank")
     add(
@@ -219,14 +224,14 @@ def _add_their_flags(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="emit a range for every operation, for external profilers, and print tables",
     )
-    add("--fp16", type=int, choices=(0, 1), default=0, help="halve the network (0)")
+    add("--fp16", type=int, choices=(0, 1), default=0, help="convert the network to FP16 (0)")
     add("--amp", action="store_true", help="autocast to FP16, with gradient scaling")
     add(
         "--amp-opt-level",
         type=int,
         choices=range(4),
         default=0,
-        help="APEX's levels, as torch.amp has them (0: off)",
+        help="optimization level of APEX, by means of torch.amp (0: off)",
     )
     add(
         "--distributed_dataparallel",
@@ -234,12 +239,14 @@ def _add_their_flags(group: argparse._ArgumentGroup) -> None:
         help="start a process for each device here; torchrun is simpler",
     )
     add("--device_ids", default=None, help="devices by number, such as 0,1")
-    add("--rank", type=int, default=None, help="number of this invocation among all")
-    add("--world-size", type=int, default=None, help="how many invocations there are")
+    add("--rank", type=int, default=None, help="rank of this invocation, from 0")
+    add("--world-size", type=int, default=None, help="number of invocations")
     add("--dist-backend", default=None, help="nccl or gloo")
-    add("--dist-url", default=None, help="where they meet, such as tcp://172.23.2.1:54321")
-    add("--compile", action="store_true", help="torch.compile the network")
-    add("--compileContext", default="{}", help="its arguments, as a Python dictionary")
+    add(
+        "--dist-url", default=None, help="address of the rendezvous, such as tcp://172.23.2.1:54321"
+    )
+    add("--compile", action="store_true", help="compile the network with torch.compile")
+    add("--compileContext", default="{}", help="arguments of torch.compile, as a Python dictionary")
     add("--csv-file", default=None, help="append the result here (benchmark_summary.csv)")
     add(
         "--mode",
@@ -247,7 +254,7 @@ def _add_their_flags(group: argparse._ArgumentGroup) -> None:
         default="training",
         help="training: forward, loss, backward, SGD step; inference: forward alone (training)",
     )
-    add("--nhwc", action="store_true", help="channels last")
+    add("--nhwc", action="store_true", help="use the channels-last memory format")
     add("--opt-step", type=int, default=1, help="iterations for each optimizer step (1)")
     add("--output-dir", default="", help="folder of the CSV and JSON files")
     add("--output-file", default="", help="name of the JSON file, without .json")
@@ -294,7 +301,7 @@ def _device_ids(text: str | None) -> tuple[int, ...]:
         ids = (-1,)
     if min(ids) < 0 or max(ids) > LARGEST or len(set(ids)) < len(ids):
         raise UserError(
-            f"--device_ids is {text!r}; it must be different numbers from 0 on, such as 0,1"
+            f"--device_ids is {text!r}; it must be different numbers, counted from 0, such as 0,1"
         )
     return ids
 
@@ -304,8 +311,8 @@ def _check_ranks(options: MicroOptions) -> None:
     if not options.distributed_dataparallel:
         if len(options.device_ids) > 1:
             raise UserError(
-                f"--device_ids names {len(options.device_ids)} devices, and one process uses one; "
-                "start it with torchrun --nproc-per-node "
+                f"--device_ids names {len(options.device_ids)} devices, but a process uses only "
+                "one; start it with torchrun --nproc-per-node "
                 f"{len(options.device_ids)} -m bench_lib.micro"
             )
         return
@@ -321,8 +328,8 @@ def _check_ranks(options: MicroOptions) -> None:
     _check_count("--world-size", options.world_size)
     if not 0 <= options.rank < options.world_size:
         raise UserError(
-            f"--rank is {options.rank}; of --world-size {options.world_size} there are the ranks "
-            f"0 to {options.world_size - 1}"
+            f"--rank is {options.rank}; with --world-size {options.world_size} it must be 0 to "
+            f"{options.world_size - 1}"
         )
 
 
@@ -375,8 +382,8 @@ def place_of(options: MicroOptions, environ: Mapping[str, str]) -> RankPlace:
         needed = max(launched.local_rank + 1, launched.local_ranks or 1)
         if needed > len(options.device_ids):
             raise UserError(
-                f"--device_ids names {len(options.device_ids)} devices, and {needed} ranks of this "
-                "host need one each"
+                f"--device_ids names {len(options.device_ids)} devices, but the {needed} ranks of "
+                "this host need one each"
             )
         index = options.device_ids[launched.local_rank]
     return RankPlace(
@@ -421,7 +428,7 @@ def batch_of(options: MicroOptions, place: RankPlace) -> int:
     if rest or not own:
         near = [n * place.share for n in (own, own + 1) if n]
         raise UserError(
-            f"--batch-size {options.batch_size} cannot be split over {place.share} ranks evenly, "
-            f"and no image is dropped; take {' or '.join(map(str, near))}"
+            f"--batch-size {options.batch_size} cannot be split evenly over {place.share} ranks; "
+            f"use {' or '.join(map(str, near))}"
         )
     return own

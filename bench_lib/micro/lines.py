@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 RULE = "=" * 40
 DOES = {
-    "training": "training (forward, loss, backward and an SGD step; the guide says inference, and "
-    "its commands train: --mode inference runs the forward pass alone)",
-    "inference": "inference (the forward pass alone, without gradients)",
+    "training": "training (forward, loss, backward and SGD step; the guide calls it inference, but "
+    "its commands train: --mode inference runs only the forward pass)",
+    "inference": "inference (only the forward pass, without gradients)",
 }
 UNSTABLE = "NOT stable: something else ran, or a clock changed; see bench-lib env"
 SHOWN = 5
@@ -139,9 +139,9 @@ def before_warmup(options: MicroOptions) -> list[str]:
     """Return the lines before the first step; also in inference, since scripts search for them."""
     lines = ["INFO: running forward and backward for warmup."]
     if options.task == "infer":
-        lines.append("INFO: in inference that is the forward pass alone.")
+        lines.append("INFO: in inference mode that is only the forward pass.")
     if options.compiling.mode != "eager":
-        lines.insert(0, "Compiling model... (minutes where nothing is cached)")
+        lines.insert(0, "Compiling model... (takes minutes if nothing is cached)")
     return lines
 
 
@@ -263,7 +263,7 @@ def _digits(value: float, digits: int = 4) -> str:
 def _memory(measurement: Measurement, rate: float) -> list[str]:
     peak = measurement.peak_memory_bytes
     if not peak:
-        return ["GPU Memory Usage: not known on a CPU"]
+        return ["GPU Memory Usage: unknown on a CPU"]
     return [
         f"GPU Memory Usage: {peak / 1e6:.0f} MB (peak, of the busiest device)",
         f"Images per second per GB: {rate / (peak / 1e9):.1f}",
@@ -272,7 +272,7 @@ def _memory(measurement: Measurement, rate: float) -> list[str]:
 
 def _beginning(measurement: Measurement, median: float) -> list[str]:
     first = measurement.first_step_s
-    times = f"{_digits(first / median, 3)} times a steady one"
+    times = f"{_digits(first / median, 3)} times as long as a later one"
     lines = [f"First iteration: {first:.3f} seconds, {times} ({median:.6f} seconds)"]
     if measurement.compile_s is not None:
         cache = f", caches {measurement.compile_cache}" if measurement.compile_cache else ""
@@ -284,12 +284,12 @@ def _loss(measurement: Measurement, measured: Sequence[PrintedIteration]) -> lis
     answer, losses = measurement.numerics, [seen.loss for seen in measured]
     lines = [f"Loss: first {losses[0]:.4f}, last {losses[-1]:.4f}"] if losses else []
     if not all(map(math.isfinite, losses)) or (answer is not None and not answer.finite):
-        lines.append("NOT FINITE: the answer means nothing, and GPUs are faster on such data")
+        lines.append("NOT FINITE: the result is meaningless, and GPUs are faster on such data")
     if answer is not None and answer.reference_loss is not None and answer.loss is not None:
         lines.append(f"Loss of FP32 eager on the same images: {answer.reference_loss:.4f}")
     if answer is not None and answer.cosine is not None and answer.max_abs_diff is not None:
         lines.append(
-            f"Beside FP32 eager: largest difference {answer.max_abs_diff:.3g}, cosine "
+            f"Compared with FP32 eager: largest difference {answer.max_abs_diff:.3g}, cosine "
             f"{answer.cosine:.6f}"
         )
     return lines

@@ -133,7 +133,7 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
         say(f"NOTE: --compileContext: Inductor no longer has {names}")
     name = f"{device} ({seen.name})"
     if device.type != "cuda":
-        name = "cpu: torch sees no GPU here, and the figures are the CPU's"
+        name = "cpu (torch sees no GPU here, so the CPU is measured)"
     _say(say, lines.header(options, place, int(case.params["batch_size"]), name))
     group = _met(place, device, say)
     with _not_measured(case, seen):
@@ -180,7 +180,7 @@ def _not_measured(case: Case, seen: Device) -> Iterator[None]:
     except (RuntimeError, ValueError, ImportError, MemoryError) as error:
         if kind_of(error) == "out of memory":
             raise NotMeasuredError(
-                f"out of memory with {case.params['batch_size']} images on {seen.name}; take a "
+                f"out of memory with {case.params['batch_size']} images on {seen.name}; use a "
                 "smaller --batch-size (bench-lib exercise largest-batch finds the largest)"
             ) from error
         raise NotMeasuredError(f"{case.id} cannot be run: {first_line(error)}") from error
@@ -218,11 +218,11 @@ def _opened(place: RankPlace) -> tuple[torch.device, Device]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count and place.device_index >= count:
         raise UserError(
-            f"rank {place.rank} is to use device {place.device_index}, and there are {count} "
-            "(0 is the first); start fewer ranks, or name others with --device_ids"
+            f"rank {place.rank} needs device {place.device_index}, but there are {count}, counted "
+            "from 0; start fewer ranks, or name other devices with --device_ids"
         )
     if not count and place.backend == "nccl":
-        raise UserError("--dist-backend nccl needs GPUs, and there are none; take gloo")
+        raise UserError("--dist-backend nccl needs GPUs, and there are none; use gloo")
     try:
         return open_device(place.device_index)
     except RuntimeError as error:
@@ -237,7 +237,7 @@ def _met(place: RankPlace, device: torch.device, say: Callable[[str], None]) -> 
     try:
         group = joined(device, place.ranks, backend=place.backend, url=place.url, rank=place.rank)
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"the ranks cannot meet: {first_line(error)}") from error
+        raise UserError(f"the rendezvous of the ranks failed: {first_line(error)}") from error
     say("Rendezvous complete. Created process group...")
     say(
         f"INFO: Rank {place.rank} running distributed_dataparallel on devices: "
@@ -288,13 +288,13 @@ class Passes:
     def _autograd(self, workload: Workload) -> None:
         n = self._options.iterations
         if torch.cuda.is_available():
-            self._say(f"INFO: running {n} iterations more, with a range for every operation")
+            self._say(f"INFO: running {n} more iterations, with a range for every operation")
             ranges: Any = torch.autograd.profiler.emit_nvtx  # on AMD they are ROCTX's
             with ranges():
                 for _ in range(n):
                     workload.step()
         if (variable := profiling.external_profiler()) is not None:
-            self.lines.append(f"No tables: a profiler listens already ({variable}), and two cannot")
+            self.lines.append(f"No tables: another profiler is attached already ({variable})")
             return
         captured = profiling.tabled(workload.step, n)
         self.lines += ["", lines.RULE, "PyTorch Profiler Results:", lines.RULE]
@@ -304,7 +304,7 @@ class Passes:
     def _kineto(self, workload: Workload) -> None:
         options, place = self._options, self._place
         suffix = f"_rank{place.rank}" if place.ranks > 1 else ""
-        self._say("INFO: running iterations more under the profiler")
+        self._say("INFO: running more iterations under the profiler")
 
         def name(step: int) -> str:
             return f"{options.profiler_output or f'trace{step}'}{suffix}.json"
@@ -319,7 +319,7 @@ class Passes:
         options, network_and_batch = self._options, workload.layers()
         assert network_and_batch is not None
         network, batch = network_and_batch
-        self._say("INFO: profiling one iteration more, layer by layer")
+        self._say("INFO: profiling one more iteration, layer by layer")
         text = layers.profile(
             network,
             batch,

@@ -40,14 +40,14 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-strict",
         action="store_true",
-        help="fail on every status but OK and IMPROVED, also on a missing baseline",
+        help="fail on every status other than OK and IMPROVED, including a missing baseline",
     )
     group.addoption(
         "--perf-share",
         type=_share,
         metavar="K/N",
-        help="take the K-th of N parts of the cases, the same in every run; for jobs with one "
-        "device each",
+        help="measure only the K-th of N parts of the cases, which are the same in every run; for "
+        "CI jobs with one device each",
     )
     group.addoption(
         "--perf-reference",
@@ -55,15 +55,15 @@ def add_options(parser: pytest.Parser) -> None:
         action="append",
         default=None,
         help="interpreter of the accepted environment: every case is measured in turns with it, so "
-        "that device and night cancel (ini: perf_reference); `same` compares this environment with "
-        "itself",
+        "that differences between devices and nights cancel out (ini: perf_reference); `same` "
+        "compares this environment with itself",
     )
     group.addoption(
         "--perf-pairs",
         type=at_least(int, 1),
         default=None,
         metavar="N",
-        help="with a reference, measure a case in up to N pairs, until they decide (default: 6)",
+        help="with a reference, measure a case in up to N pairs, fewer if they decide (default: 6)",
     )
     _add_settings(parser)
 
@@ -73,12 +73,12 @@ def _add_settings(parser: pytest.Parser) -> None:
     parser.addini("perf_reference", "interpreter of the accepted environment", default="")
     parser.addini(
         "perf_reference_prefix",
-        "words that run that interpreter in a container: docker run --rm ...",
+        "command that runs that interpreter in a container: docker run --rm ...",
         default="",
     )
     parser.addini(
         "perf_reference_env",
-        "environment variables of that interpreter, NAME=VALUE, one a line",
+        "environment variables of that interpreter, NAME=VALUE, one per line",
         type="linelist",
     )
     parser.addini(
@@ -100,8 +100,8 @@ def _add_settings(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "perf_over_nights",
-        "slowdowns that only several nights together show: fail (the first night that finds one), "
-        "tell (report them) or off",
+        "slowdowns that are detected only over several nights: fail (the first night that finds "
+        "one), tell (report them) or off",
         default="fail",
     )
     parser.addini(
@@ -124,8 +124,9 @@ def _add_settings(parser: pytest.Parser) -> None:
     parser.addini("perf_matrix", "matrix of cases", default="perf_tests/matrix.toml")
     parser.addini(
         "perf_paths",
-        "folders whose tests measure, where a run names one of them or an option of ours; under "
-        "pytest-xdist it is given one worker a device (perf_tests is one if it has a matrix)",
+        "folders of performance tests (perf_tests is one if it has a matrix): they are collected "
+        "only if a run names one of them or a perf option, and pytest-xdist then uses one worker "
+        "per device",
         type="args",
     )
 

@@ -113,7 +113,7 @@ def share(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no share; 2/4 is the second of four parts of the cases"
+            f"{text!r} is not a share; write 2/4 for the second of four parts of the cases"
         )
     return int(match[1]), int(match[2])
 

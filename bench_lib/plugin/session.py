@@ -92,7 +92,7 @@ def _setting(config: pytest.Config, name: str) -> str:
     except TypeError as error:  # of pytest 10, and of 9 in the table tool.pytest
         raise pytest.UsageError(f"{error}; write it in quotes") from error
     if not isinstance(value, str):
-        raise pytest.UsageError(f"{name} is {value!r}; it must be text")
+        raise pytest.UsageError(f"{name} is {value!r}; it must be a string")
     return value
 
 

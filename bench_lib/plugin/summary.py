@@ -35,14 +35,14 @@ def before(
             line += f", tier {session.tier}"
         return [line]
     if session.options.asked_for and stats.get("deselected"):
-        message = f"no case of tier {session.tier}, for {session.device().key}, is chosen"
-        return [f"{message}; without -k and -m, --collect-only -q lists them"]
+        message = f"no case of tier {session.tier} for {session.device().key} is selected"
+        return [f"{message}; --collect-only -q, without -k and -m, lists them"]
     if session.lacks_cases:
         tiers = [tier for tier, cases in session.cases.items() if cases]
         message = f"no case of tier {session.tier} in {_shown(session.options.matrix)}"
         if session.tier in tiers:
-            return [f"{message} is of a kind that a test here measures"]
-        return [f"{message}; it has {', '.join(tiers) or 'none'}: --perf-tier chooses"]
+            return [f"{message} is measured by a test here"]
+        return [f"{message}; its tiers are {', '.join(tiers) or 'none'}: choose with --perf-tier"]
     return []
 
 
@@ -196,7 +196,7 @@ def _too_unsteady(records: list[Record]) -> str:
     count = formats.many(len(objections), "case")
     return (
         f"baseline accept would refuse {count} ({case_id}: {objection}); measure on a "
-        "quiet machine, take a longer step, or accept it with --force and say why"
+        "quiet machine, make the step longer, or accept it with --force and say why"
     )
 
 

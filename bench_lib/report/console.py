@@ -196,7 +196,10 @@ def _quarantine_lines(record: Record) -> list[str]:
     if excused(record):
         return [f"{record.case.id}: in quarantine until {until}: {reason}"]
     ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({reason}); "
-    return [ended + f"bench-lib baseline quarantine {record.case.id} --lift, or a new --until"]
+    return [
+        ended
+        + f"end it with bench-lib baseline quarantine {record.case.id} --lift, or set a new --until"
+    ]
 
 
 def counted(counts: Mapping[str, int]) -> str:

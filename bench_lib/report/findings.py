@@ -78,7 +78,7 @@ def _since(entry: NightCase, failing: list[Point]) -> str:
         # Without an older point, it may have failed before.
         return failing[0].time[:10] + (" or before" if len(failing) == len(entry.points) else "")
     if entry.points and entry.points[-1].run_id != entry.run_id:
-        return f"measured last on {entry.points[-1].time[:10]}"
+        return f"last measured on {entry.points[-1].time[:10]}"
     return ""
 
 

@@ -116,7 +116,7 @@ def fitted(opening: Sequence[str], sections: Sequence[MarkdownSection], limit: i
     ValueError if the limit is below ``LEAST``.
     """
     if limit < LEAST:
-        raise ValueError(f"a limit of {limit} bytes is too small for anything; at least {LEAST}")
+        raise ValueError(f"a limit of {limit} bytes is too small; it must be at least {LEAST}")
     sections = [section for section in sections if section.rows]
     parts: list[str] = []
     # Keep room below each section for the line on what is left out.

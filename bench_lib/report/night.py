@@ -287,7 +287,7 @@ class Night:
         if not self.days_late:
             return sentence
         late = f"Nothing has run for {self.days_late} days, since {self.newest_start[:10]}."
-        return f"{late} Then: {sentence[0].lower()}{sentence[1:]}"
+        return f"{late} Before that: {sentence[0].lower()}{sentence[1:]}"
 
 
 def gather(
@@ -414,7 +414,7 @@ def _before(night: Night, runs: Iterable[RunLine], since: str) -> dict[str, str]
     earlier = {r.key: r for r in runs if r.run_id not in ours and r.started < night.started}
     keys = {run.key for run in night.runs}
     night.missing.extend(
-        f"{key}, last by run {run.run_id} of {run.started[:10]}"
+        f"{key}, last measured by run {run.run_id} on {run.started[:10]}"
         for key, run in sorted(earlier.items())
         if key not in keys and run.started >= since
     )
@@ -505,7 +505,7 @@ def _slowed_phrases(night: Night) -> list[str]:
         f"{many(len(first.cases), 'case')} slower by {first.ratio - 1:.2%} since {first.since[:10]}"
     )
     more = f" and {many(len(others), 'slowdown')} more" if others else ""
-    return [f"{phrase}{more}, as several nights show"]
+    return [f"{phrase}{more}, detected over several nights"]
 
 
 def _runs_phrases(night: Night) -> list[str]:

@@ -26,7 +26,7 @@ LEGEND = (
     ("run", "run"),
     ("bad", "failed"),
     ("odd", "neither failed nor OK"),
-    ("band", "baseline, and what is tolerated"),
+    ("band", "baseline and its tolerance"),
     ("moved", "change point"),
 )
 """CSS classes and their meanings."""

@@ -52,15 +52,17 @@ def find(a: str, b: str, *, folder: Path, baseline_folder: Path) -> tuple[SideVa
     file = baselines.load(baseline_folder, run.key)
     if not file.measured:
         raise SideError(
-            f"nothing is accepted in {file.path}; bench-lib baseline record accepts values of this "
-            "machine"
+            f"nothing is accepted in {file.path}; record values of this machine with bench-lib "
+            "baseline record"
         )
     return SideValues(f"baselines of {file.key}", file.measured, file.environments), run
 
 
 def _checked(run: Run) -> Run:
     if not run.run_id or not run.hardware:
-        raise SideError(f"{run.path} holds no run: {'; '.join(run.problems[:1]) or 'it is empty'}")
+        raise SideError(
+            f"{run.path} contains no run: {'; '.join(run.problems[:1]) or 'it is empty'}"
+        )
     return run
 
 

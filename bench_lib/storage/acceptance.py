@@ -221,7 +221,9 @@ def _other_versions(
     )
     differences = (difference(versions(old), versions(new)) for old in before for new in after)
     changes = dict.fromkeys(change for pair in differences for change in pair)
-    return [f"what stays had other software: {'; '.join(changes)}"] if changes else []
+    if not changes:
+        return []
+    return [f"the values that stay were measured with other software: {'; '.join(changes)}"]
 
 
 def _kernels(old: Baseline | None, record: Record) -> KernelTable | None:
@@ -255,9 +257,7 @@ def _doubted(record: Record) -> list[str]:
     """Return the run's own doubts about its values."""
     status = record.status
     if status is None:
-        return [
-            "its run did not judge it: killed before, side A of ab, or a command that only measures"
-        ]
+        return ["its run did not judge it: the run was killed, is side A of ab, or only measured"]
     if status not in DOUBTFUL:
         return []
     verdict = next((v for v in record.verdicts if v.status is status), None)
@@ -295,7 +295,7 @@ def _worse(new: Baseline, old: Baseline | None, limits: Limits) -> list[str]:
             began = metric.in_words(change.began)
             objections.append(
                 f"{name}{change.since:.2%} {worse} than {began}, from which accepted values "
-                f"have crept; {tolerated}"
+                f"have drifted in small steps; {tolerated}"
             )
     return objections
 

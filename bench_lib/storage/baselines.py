@@ -93,7 +93,7 @@ def load(folder: Path, key: str) -> BaselineFile:
     if raw.get("key") != key:
         raise BaselineError(
             f"{path} holds baselines of {raw.get('key')!r}, but this hardware is {key!r}; "
-            "a baseline of other hardware cannot be judged by: record one here"
+            "a baseline of other hardware cannot be used; record one here"
         )
     try:
         return BaselineFile(
@@ -175,7 +175,9 @@ def _with_draw(process: Any, draws: Mapping[str, list[dict[str, Any]]]) -> Any:
         return process
     name = msgspec.convert(process["draw"], str)
     if name not in draws:
-        raise msgspec.ValidationError(f"a process has the draw {name!r}, which draws lacks")
+        raise msgspec.ValidationError(
+            f"a process has the draw {name!r}, which is missing from draws"
+        )
     kernels = {row.get("kernel"): row for row in draws[name]}
     return {**process, "draw": {"kernels": kernels}}
 
@@ -206,32 +208,33 @@ def _problems(baseline: Baseline) -> Iterator[str]:
     if baseline.provenance not in (MEASURED, PUBLISHED):
         yield f"provenance is {baseline.provenance!r}; choose {MEASURED} or {PUBLISHED}"
     if is_measured != bool(processes):
-        yield "has processes and is published, or has none and is measured"
+        found = "processes" if processes else "no processes"
+        yield f"provenance is {baseline.provenance!r}, but there are {found}"
     if not is_measured and published is None:
-        yield "is published and has no published with rate, source and caveat"
+        yield "provenance is 'published', but published, with rate, source and caveat, is missing"
     if published is not None:
         rate, low, high = published.rate, published.low, published.high
         if not 0 < (rate if low is None else low) <= rate <= (rate if high is None else high):
-            yield f"published.rate is {rate:g}; it must be above 0, and in its range"
+            yield f"published.rate is {rate:g}; it must be above 0 and between low and high"
     for process in processes:
         for problem in _problems_of_process(process):
             yield f"a process has {problem}"
     for name, value in baseline.began.items():
         if value <= 0:
-            yield f"began at {name} {value:g}; it must be a number above 0"
+            yield f"began.{name} is {value:g}; it must be above 0"
     if not 0 < baseline.limits.spread <= 1:
-        yield f"limits.spread is {baseline.limits.spread}"
+        yield f"limits.spread is {baseline.limits.spread}; it must be above 0 and at most 1"
 
 
 def _problems_of_process(process: ProcessSummary) -> Iterator[str]:
     latency = process.values.get("latency", 0.0)
     if not 1 / MOST < latency < MOST:
-        yield f"the latency {latency:g}; it must be seconds above 0"
+        yield f"a latency of {latency:g}; it must be a time above 0, in seconds"
     if process.n < 1:
-        yield f"n = {process.n}; it must be a number of iterations"
+        yield f"n = {process.n}; it must be at least 1"
     for name, value in process.values.items():
         if value < 0:
-            yield f"{name} {value:g}; it must be a number from 0 on"
+            yield f"{name} {value:g}; it must be 0 or more"
 
 
 def _decode_quarantine(case_id: str, fields: Any) -> Quarantine:
@@ -243,7 +246,7 @@ def _decode_quarantine(case_id: str, fields: Any) -> Quarantine:
         # The beginning may have a time of day; the end is a whole day.
         if not is_day(value.partition("T")[0] if name == "date" else value):
             raise msgspec.ValidationError(
-                f"quarantine of {case_id}: {name} is {value!r}, which is no day such as 2026-12-31"
+                f"quarantine of {case_id}: {name} is {value!r}, not a date such as 2026-12-31"
             )
     return quarantine
 
@@ -312,15 +315,15 @@ def set_quarantine(
     id, the reason or the last day cannot be right, and if the file cannot be written.
     """
     if not is_case_id(case_id):
-        raise BaselineError(f"{case_id!r} is no case's id, which is {ID_RULE}")
+        raise BaselineError(f"{case_id!r} is not a case's id; it must be {ID_RULE}")
     if not quarantine.reason.strip():
         raise BaselineError(f"the reason is empty; say why {case_id} may fail")
     if not is_day(quarantine.until):
-        raise BaselineError(f"{quarantine.until!r} is no day; write it as 2026-12-31")
+        raise BaselineError(f"{quarantine.until!r} is not a date; write it as 2026-12-31")
     if quarantine.until < quarantine.date[:10]:
         raise BaselineError(
-            f"{quarantine.until} is in the past; name a day from {quarantine.date[:10]} on "
-            f"by which {case_id} will be fixed"
+            f"{quarantine.until} is in the past; choose a day, {quarantine.date[:10]} or later, by "
+            f"which {case_id} will be fixed"
         )
     quarantines = {**current.quarantines, case_id: quarantine}
     return _save(replace(current, quarantines=quarantines, hardware=current.hardware or hardware))
@@ -332,7 +335,7 @@ def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
     Raises BaselineError if the case is not in quarantine or the file cannot be written.
     """
     if case_id not in current.quarantines:
-        others = ", ".join(sorted(current.quarantines)) or "no case"
+        others = ", ".join(sorted(current.quarantines)) or "none"
         raise BaselineError(
             f"{case_id} is not in quarantine in {current.path}; in quarantine: {others}"
         )

@@ -269,7 +269,7 @@ def _content(path: Path) -> bytes:
     with safe_files.open_regular(path, LARGEST) as file:
         data = (gzip.GzipFile(fileobj=file) if path.suffix == PACKED else file).read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise HistoryError(f"cannot read {path}: it holds more than {LARGEST / 1e6:.0f} MB")
+        raise HistoryError(f"cannot read {path}: it is larger than {LARGEST / 1e6:.0f} MB")
     return data
 
 
@@ -331,6 +331,6 @@ def refuse_address(folder: str | Path) -> None:
     """Raise HistoryError for the address of an object store, which only 0.2 could read."""
     if re.match(r"[a-z0-9]{2,}:/", str(folder)):  # pathlib has merged the two slashes
         raise HistoryError(
-            f"{folder} is an address, and runs are kept in a folder; copy it with "
-            "aws s3 sync s3://BUCKET/RUNS history, or with rclone for other stores"
+            f"{folder} is an address, but runs are read from a folder; copy it with "
+            "aws s3 sync s3://BUCKET/RUNS history, or with rclone from other stores"
         )

@@ -127,7 +127,7 @@ def decoded(path: Path, data: bytes) -> Iterator[Line | str]:
         else:
             yield line
     if torn:
-        yield f"line {len(complete) + 1} is torn: the run was killed while writing it"
+        yield f"line {len(complete) + 1} is incomplete: the run was killed while writing it"
 
 
 class _Head(msgspec.Struct):

@@ -71,13 +71,13 @@ class Runs:
         by_id: dict[str, str] = {}
         for file in sorted(self._scanned(), key=lambda file: file.rank, reverse=True):
             if file.started > self._latest:
-                self._leave_out(file.name, f"began {file.started}, in the future")
+                self._leave_out(file.name, f"it began on {file.started}, in the future")
                 continue
             name = file.name.removesuffix(history.PACKED)
             best.setdefault(name, file)
             # One of the two may be forged, and nothing shows which.
             if (other := by_id.setdefault(file.run_id, name)) != name:
-                self.problems.append(f"{file.name}: has the id of {other}; both count")
+                self.problems.append(f"{file.name}: it has the same id as {other}; both count")
         # Of two runs that began in the same second, the one written to last is the later.
         return sorted(best.values(), key=lambda file: (file.started, file.modified_ns, file.name))
 
@@ -123,7 +123,7 @@ class Runs:
         if len(matches) == 1:
             return matches[0]
         ids = ", ".join(file.run_id for file in (matches or self.files)[-5:])
-        what = "is the start of several runs" if matches else "is not a run here"
+        what = "is the beginning of several ids" if matches else "is not a run here"
         raise HistoryError(f"{name!r} {what}; {self.folder} has {ids}")
 
     def latest(
@@ -197,9 +197,9 @@ class Runs:
 def _run_file(path: Path, info: os.stat_result) -> RunFile:
     """Return a run's file; raises HistoryError if its name is of no run, or it is too large."""
     if not stat.S_ISREG(info.st_mode):
-        raise HistoryError("no regular file")
+        raise HistoryError("it is not a regular file")
     if path.suffix == MONTH:
-        raise HistoryError("a month that 0.1 or 0.2 compacted: unpack it (docs/history.md)")
+        raise HistoryError("0.1 or 0.2 compacted this month; unpack it (docs/history.md)")
     name, size = path.name, info.st_size
     match = history.NAME.fullmatch(name)
     try:
@@ -208,10 +208,10 @@ def _run_file(path: Path, info: os.stat_result) -> RunFile:
     except ValueError:  # no such day, or not UTF-8
         match = None
     if match is None:
-        raise HistoryError("not named as the file of a run is")
+        raise HistoryError("it is not named like the file of a run")
     if size > history.LARGEST:
         raise HistoryError(
-            f"of {size / 1e6:.0f} MB; no more than {history.LARGEST / 1e6:.0f} MB are read"
+            f"it has {size / 1e6:.0f} MB; the limit is {history.LARGEST / 1e6:.0f} MB"
         )
     began = history.began(path)
     return RunFile(name, path, match["run"], match["key"], began, size, info.st_mtime_ns)

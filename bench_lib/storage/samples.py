@@ -130,7 +130,7 @@ def read(lines: Iterable[bytes]) -> Samples:
     for case in samples.cases.values():
         case.problems += _partly_given(case, has_runs=has_runs)
     if not samples.cases and not samples.problems:
-        samples.problems.append("no samples in it")
+        samples.problems.append("the input contains no samples")
     return samples
 
 
@@ -158,7 +158,7 @@ def _partly_given(case: CaseSamples, *, has_runs: bool) -> Iterator[str]:
         is_needed = has_runs if name == "run" else values != {""}
         lacking = [process.place for process in case.processes if not getattr(process, name)]
         if lacking and is_needed:
-            yield f"{lacking[0]}: no {name}, which others have; say it on all lines or on none"
+            yield f"{lacking[0]}: it has no {name}, but others do; give it on all lines or on none"
 
 
 def _add(case: CaseSamples, sample: Sample, place: str) -> None:
@@ -168,7 +168,7 @@ def _add(case: CaseSamples, sample: Sample, place: str) -> None:
     name = f"{sample.run}/{sample.process}" if sample.run != "" else str(sample.process)
     if name in side:
         raise ValueError(
-            f"process {name!r} of the {sample.role} is on {side[name].place} already; "
+            f"process {name!r} of the {sample.role} is already on {side[name].place}; "
             "give every process a name of its own"
         )
     details = {key: str(getattr(sample, key)) for key in ABOUT}

@@ -172,7 +172,9 @@ def unanswered(rows: Sequence[PairRow]) -> str:
         return ""
     counts = Counter(sorted(unjudged or statuses, key=rank))
     summary = ", ".join(f"{count} {status.value}" for status, count in counts.items())
-    remedy = "more --pairs see smaller changes" if Status.NOISY in counts else "see their reasons"
+    remedy = "see the reasons above"
+    if Status.NOISY in counts:
+        remedy = "measure more --pairs to detect smaller changes"
     affected = f"{counts.total()} of {many(len(rows), 'case')}"
     return f"no answer: {affected} could not be judged ({summary}); {remedy}"
 

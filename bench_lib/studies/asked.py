@@ -64,7 +64,7 @@ def numbers_in(text: str, option: str) -> list[int]:
         # isdigit, and int itself, would take digits of other scripts and 1_000 too.
         number = int(part) if re.fullmatch(r"[0-9]{1,10}", part) else 0
         if not 1 <= number <= LARGEST:
-            rule = f"it must be whole numbers from 1 to {LARGEST}, as in 8,32,128"
+            rule = f"use whole numbers from 1 to {LARGEST}, as in 8,32,128"
             raise UserError(f"{option} names {part!r}; {rule}")
         numbers.append(number)
     _without_duplicates([str(number) for number in numbers], option)
@@ -80,7 +80,7 @@ def check_limit(time_limit_s: float | None) -> None:
 def _parts(text: str, option: str, example: str) -> list[str]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        what = "names nothing" if not any(parts) else f"is {text!r}, with nothing between commas"
+        what = f"is {text!r}, with an empty item" if any(parts) else "is empty"
         raise UserError(f"{option} {what}; write a list as in {example}")
     return parts
 

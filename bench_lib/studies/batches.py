@@ -93,7 +93,7 @@ class Search:
             else:
                 self.outcome = outcome
         if self.too_large is None and not self.ended:
-            self.ended = f"batch {largest} is the largest that was to be tried"
+            self.ended = f"batch {largest} fits, and no larger one was to be tried"
 
     def _try(self, outcome: Outcome, batch: int) -> None:
         is_too_large = _is_out_of_memory(outcome)

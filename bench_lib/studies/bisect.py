@@ -131,7 +131,7 @@ def versions(good: str, bad: str, package: str) -> list[Candidate]:
     listed = output.partition("Available versions:")[2].partition("\n")[0]
     released = sorted((Version(text) for text in listed.split(",") if text.strip()), key=_age)
     if first not in released or last not in released or _age(first) >= _age(last):
-        message = f"{package} {first} to {last} is not a range of versions, the older one first"
+        message = f"{package} {first} to {last} is not a range of versions from older to newer"
         raise UserError(f"{message}; pip finds {', '.join(map(str, released)) or 'none'}")
     between = released[released.index(first) : released.index(last) + 1]
     return [Candidate(f"{package}=={version}") for version in between]
@@ -199,7 +199,7 @@ class Bisecting:
                 search.skipped[at] = str(error)
             files.write(self.path, (search.pairs, search.skipped))
         if not self.pairs:
-            raise UserError(f"no pair was valid; the runs in {self.folder} give the reasons")
+            raise UserError(f"no pair was valid; the runs in {self.folder} say why")
         if search.look().next is None:
             shutil.rmtree(self.made, ignore_errors=True)
             git(Path.cwd(), "worktree", "prune")
@@ -257,12 +257,12 @@ def ends_of(runs: Iterable[Run], case_id: str, package: str) -> tuple[str, str]:
     if good is None or bad is None:
         problem = "has not failed since it was OK" if good else "has no run on this hardware"
         if bad:
-            problem = "is OK in no run before it fails"
+            problem = "is OK in no run before it failed"
         raise UserError(f"{case_id} {problem}; name both ends, or another --history")
     name = package.replace("-", "_") or "commit"
     first, last = (getattr(end, name, None) or end.libraries.get(package) for end in (good, bad))
     if first and last and first != last:
         return first, last
-    message = f"the {package or 'commit'} of these runs is {first or 'not known'} and {last}"
-    changed = "; ".join(difference(good, bad)) or "nothing known"
+    message = f"the {package or 'commit'} of these runs is {first or 'unknown'} and {last}"
+    changed = "; ".join(difference(good, bad)) or "unknown"
     raise UserError(f"{message}; what changed is {changed}; name --package NAME, or both ends")

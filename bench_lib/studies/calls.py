@@ -94,10 +94,10 @@ def _speed_up(row: StudyRow) -> float | None:
 def _on_operators(rows: Sequence[StudyRow]) -> Iterator[str]:
     results = [(row.figures.case_id, reached) for row in rows if (reached := _reached(row))]
     if cached := [case_id for case_id, reached in results if (reached.share or 0.0) > 1]:
-        yield f"faster than memory, because caches hold some of it: {', '.join(cached)}"
+        yield f"faster than memory, because caches hold part of the data: {', '.join(cached)}"
     if any(reached.bound == HOST_BOUND for _, reached in results):
-        reason = "issuing a call takes longer than doing it"
-        yield f"host-bound: {reason}; rates and shares are by device"
+        reason = "launching a call takes longer than executing it"
+        yield f"host-bound: {reason}; rates and shares are computed from the time on the device"
 
 
 OPERATORS = Study(
@@ -146,7 +146,7 @@ def _bandwidth(of: Callable[[Collective, float], float]) -> Callable[[StudyRow],
 
 def _on_collectives(rows: Sequence[StudyRow]) -> Iterator[str]:
     if bad := [f"{row.figures.case_id} ({count})" for row in rows if (count := wrong(row))]:
-        yield f"WRONG elements, so that nothing of it counts: {', '.join(bad)}"
+        yield f"WRONG elements, so these results are invalid: {', '.join(bad)}"
 
 
 def _about(name: str, get: Callable[[Collective], Param]) -> Column[StudyRow]:

@@ -114,11 +114,9 @@ def _fit(name: str, values: Mapping[int, float], grows: Callable[[float], float]
     """
     for n, value in values.items():
         if n < 1 or not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}: {value:g} with {n} workers; both have to be above 0")
+            raise ValueError(f"{name}: {value:g} with {n} workers; both must be above 0")
     if len(values) < LEAST_POINTS:
-        return (
-            f"{name}'s law needs {LEAST_POINTS} points or more, and {len(values)} could be measured"
-        )
+        return f"{name}'s law needs at least {LEAST_POINTS} points; {len(values)} could be measured"
     points = [(grows(n), value) for n, value in values.items()]
     free = _unbounded(points)
     serial = min(1.0, max(0.0, free))
@@ -169,7 +167,7 @@ def _edge(
 
 def _remark(free: float) -> str:
     if free < -LEAST_ERROR:
-        return "more than ideal, as caches or chance can make it; the least a share can be is 0"
+        return "speed-up is above ideal, through caches or chance, so the fraction is set to 0"
     if free > 1 + LEAST_ERROR:
-        return "more workers were slower than one; the most a share can be is 1"
+        return "more workers were slower than one, so the fraction is set to 1"
     return ""

@@ -166,7 +166,7 @@ def _on_sweep(rows: Sequence[StudyRow]) -> Iterator[str]:
             yield f"batch {_batch(chosen)}: {chosen.bound_by}"
     if batches := ", ".join(str(_batch(row.figures)) for row in rows if row.figures.device_s):
         rates = "TFLOP/s, the share of the peak and the bandwidth"
-        yield f"host-bound batches ({batches}): {rates} are by the time in which the device works"
+        yield f"host-bound batches ({batches}): {rates} are computed from the time on the device"
 
 
 SWEEP = Study(

@@ -67,7 +67,7 @@ def points(
     for n in workers:
         point = ScalingPoint(over, n, kind)
         if available is not None and n > available:
-            problem = f"{n} {in_words(over)} were asked for, and {available} can be used here"
+            problem = f"{n} {in_words(over)} were requested, but {available} can be used here"
             curve.append(replace(point, problem=problem))
             continue
         try:
@@ -180,7 +180,7 @@ class FittedLaw:
         text += f"(95% interval {low:.2%} to {high:.2%}, {law.points} points); "
         text += f"{more} {over} would give {law.speed_up(more):.2f}x ({least:.2f} to {most:.2f})"
         if law.name == laws.AMDAHL and law.serial > 0:
-            text += f", and no number more than {1 / law.serial:.3g}x"
+            text += f", and no number of them more than {1 / law.serial:.3g}x"
         return f"{text}; {law.remark}" if law.remark else text
 
 
@@ -288,11 +288,11 @@ def worth(rows: Sequence[ScalingRow]) -> str:
         return ""
     factor = (gpu.figures.items_per_s or 0.0) / (cpu.figures.items_per_s or 1.0)
     best = f"{cpu.point.workers} {cpu.point.over}, {rate_in_words(cpu.figures)}"
-    text = f"one GPU does {rate_in_words(gpu.figures)}, {factor:.3g} times the best of the CPU's "
+    text = f"one GPU does {rate_in_words(gpu.figures)}, {factor:.3g} times the CPU's best "
     text += f"({best}): "
     if factor <= 1:
-        return f"{text}it is not worth using"
-    return f"{text}worth using where an hour of it costs less than {factor:.3g} times as much"
+        return f"{text}the GPU is not worth using"
+    return f"{text}worth using if an hour of it costs less than {factor:.3g} times as much"
 
 
 def _fastest(rows: Sequence[ScalingRow]) -> ScalingRow | None:

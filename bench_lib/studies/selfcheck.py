@@ -131,7 +131,7 @@ def check(
     ``effects`` are shares of a step.  Raises SelfcheckError where the case cannot be measured.
     """
     effects = sorted({0.0, *effects})
-    say(f"how long a delay lasts: one process measures {case.id} and two delays alone")
+    say(f"calibrating the delay: one process measures {case.id}, and two delays on their own")
     step_s, unit_s = _calibrated(device, case, GPU_UNITS if on_gpu else CPU_UNITS)
     planted = {
         effect: _planted(case, effect, round(effect * step_s / unit_s)) for effect in effects
@@ -163,8 +163,8 @@ def _calibrated(device: HeldDevice, case: Case, units: int) -> tuple[float, floa
     )
     if long <= short:
         raise SelfcheckError(
-            f"three times the work took no longer ({long:.3g} s, {short:.3g} s): this machine "
-            "is too busy to be checked; try again when it is idle"
+            f"three times the work took no longer ({long:.3g} s, after {short:.3g} s): this "
+            "machine is too busy for a check; try again when it is idle"
         )
     return step_s, (long - short) / (2 * units)
 

@@ -72,8 +72,8 @@ def _conclusion(rows: Sequence[StudyRow]) -> Iterator[str]:
     if together and step and fed:
         slower = INPUT if fed < step else STEP_ALONE
         yield (
-            f"{TOGETHER}: {together / min(fed, step):.0%} of the slower alone, the {slower}; "
-            f"{together / step:.0%} of the {STEP_ALONE}"
+            f"{TOGETHER}: {together / min(fed, step):.0%} of the rate of the {slower}, the slower "
+            f"of the two; {together / step:.0%} of the rate of the {STEP_ALONE}"
         )
     yield from sources(row.figures for row in rows)
 
@@ -213,6 +213,6 @@ def ranks_notes(rows: Sequence[RanksRow], steps: int | None = None) -> list[str]
 
     With ``steps`` only these were measured, and times are what whole epochs would take.
     """
-    scaled = [] if steps is None else [f"times of whole epochs, at the rate of {steps} steps"]
+    scaled = [] if steps is None else [f"times of whole epochs are extrapolated from {steps} steps"]
     figures = [row.figures for row in rows]
     return [*scaled, *sources(figures), *doubts(figures)]

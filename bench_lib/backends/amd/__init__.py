@@ -33,8 +33,8 @@ class AMD(Backend):
     hidden = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
     clock = "GFX clock"
     telemetry_remedy = (
-        "let the container see /sys, or install ROCm's Python package amdsmi, which is in AMD's "
-        "wheel rocm-sdk-core and not what the registry calls amdsmi"
+        "let the container see /sys, or install ROCm's Python package amdsmi from AMD's wheel "
+        "rocm-sdk-core; the package amdsmi on PyPI is a different one"
     )
     checks_processes = True
     untried = (
@@ -102,7 +102,7 @@ class AMD(Backend):
             if tells(sample, "clock_mhz", "power_w"):
                 return source
             fallback = fallback or (source if tells(sample) else None)
-            causes.append(f"{name}: neither a clock nor a power")
+            causes.append(f"{name}: it reports neither a clock nor a power")
         if fallback is None:
             raise NothingToldError("; ".join(causes))
         return fallback

@@ -236,7 +236,7 @@ def _groups(root: Path) -> Check:
         return good("groups video and render", "member of those that exist")
     detail = f"not a member of {' and '.join(missing)}"
     if os.access(root / "dev/kfd", os.R_OK | os.W_OK):
-        return good("groups video and render", f"{detail}, but has access without")
+        return good("groups video and render", f"{detail}, but has access anyway")
     remedy = f"sudo usermod -aG {','.join(missing)} $USER, then log in again"
     return stops("groups video and render", detail, remedy)
 

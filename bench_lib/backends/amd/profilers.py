@@ -62,7 +62,7 @@ class RocmProfiler:
         files = list(_files(folder))
         if not files:
             names = ", ".join(sorted(p.name for p in folder.glob("*"))[:8]) or "nothing"
-            raise ToolError(f"{TOOL} left no trace of kernels in {folder}, but {names}")
+            raise ToolError(f"{TOOL} wrote no trace of kernels to {folder}; it contains {names}")
         return results.read(files, within, TOOL)
 
 

@@ -90,7 +90,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
             )
         file.seek(max(0, file.seek(0, 2) - 1))
         if file.read(1) not in (b"", b"\n", b"\r"):
-            raise ToolError(f"{path.name} is cut off: its last line has no end; profile again")
+            raise ToolError(f"{path.name} is cut off: its last line is incomplete; profile again")
         file.seek(0)
         with io.TextIOWrapper(file, "utf-8-sig", errors="replace", newline="") as text:
             yield text
@@ -156,7 +156,7 @@ def read(files: Iterable[Files], within: str | None, tool: str) -> Results:
         ranges = (
             f"the ranges are {', '.join(names[:8])}" if names else "the application marked none"
         )
-        problems.append(f"no range {within!r}, so everything counts, warm-up included: {ranges}")
+        problems.append(f"no range {within!r}, so all kernels count, even the warm-up's: {ranges}")
     # If any process marks the range, processes without it, such as a launcher, do not count.
     profiled = [
         _process(trace, own_windows, problems)
@@ -189,7 +189,7 @@ def _process(files: Files, windows: Sequence[Window], problems: list[str]) -> Pr
             if len(spans) < MOST_CALLS:
                 spans.append((interned, begin, end))
     if calls.total() > MOST_CALLS:
-        problems.append(f"gaps and spread are those of the first {MOST_CALLS} kernels")
+        problems.append(f"gaps and spread are computed from the first {MOST_CALLS} kernels only")
     resources = _resources(files)
     kernels = [
         Kernel(name, calls[name], ns[name] / 1e9, resources.get(name, {}))

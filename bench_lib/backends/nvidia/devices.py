@@ -145,7 +145,7 @@ def _ask(timeout_s: float) -> list[Any]:
     if isinstance(answer, dict) and isinstance(answer.get("devices"), list):
         return list(answer["devices"])
     cause = answer.get("error") if isinstance(answer, dict) else None
-    raise ToolError(cause or f"the process that queries NVML said {output.strip()[:200]!r}")
+    raise ToolError(cause or f"the process that queries NVML answered {output.strip()[:200]!r}")
 
 
 # --- visibility --------------------------------------------------------------------------

@@ -39,7 +39,9 @@ def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
                 samples.problems.append(f"{name}: {reason}; name a file of {form.program}")
                 continue
             if not figures:
-                samples.problems.append(f"{name}: no figures; run {form.program} to the end")
+                samples.problems.append(
+                    f"{name}: it contains no results; let {form.program} run to its end"
+                )
             for figure in figures:
                 key = _add(samples, role, name, figure)
                 work.setdefault(key, []).append((name, figure))
@@ -62,9 +64,9 @@ def _add(samples: Samples, role: str, name: str, figure: Reported) -> str:
     if not problem and not (math.isfinite(figure.value) and figure.value > 0):
         problem = f"{figure.metric.label} is {figure.value:g}; it must be finite and above zero"
     elif not problem and name in other:
-        problem = "it is named on both sides; name other files for one of them"
+        problem = "it is given on both sides; give other files for one of them"
     elif not problem and name in side:
-        problem = "it has this case twice; give each start of the program its own file"
+        problem = "it has this case twice; write each run of the program to a file of its own"
     if problem:
         case.problems.append(f"{name}: {problem}")
     else:
@@ -81,6 +83,6 @@ def _other_work(reported: Sequence[tuple[str, Reported]]) -> list[str]:
         if most > ALIKE * least:
             problems.append(
                 f"{most_file}: {most:g} {name}, where {least_file} has {least:g}; "
-                "measure both with one data set, seed and length"
+                "measure both with the same data set, seed and length"
             )
     return problems

@@ -57,11 +57,13 @@ def figures(data: bytes, kinds: Mapping[str, Kind]) -> Iterator[Reported]:
         kind = next((k for name, k in kinds.items() if name in document), None)
         if kind is None:
             commands = ", ".join(k.command for k in kinds.values())
-            raise FormatError(f"{where}no result of {commands}")
+            raise FormatError(f"{where}it is not a result of {commands}")
         try:
             yield from kind.figures(document)
         except FormatError as error:
-            raise FormatError(f"{where}{error}, as {kind.command} of today writes it") from error
+            raise FormatError(
+                f"{where}{error}; current versions of {kind.command} write one"
+            ) from error
 
 
 def _documents(data: bytes) -> Iterator[tuple[str, Document]]:
@@ -78,11 +80,11 @@ def _documents(data: bytes) -> Iterator[tuple[str, Document]]:
             for where, line in lines:
                 documents.append((where, decoded(line)))
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}no JSON: {error}") from error
+        raise FormatError(f"{where}it is not JSON: {error}") from error
     for where, document in documents:
         for item in document if isinstance(document, list) else [document]:
             if not isinstance(item, dict):
-                raise FormatError(f"{where}no JSON object")
+                raise FormatError(f"{where}it is not a JSON object")
             yield where, item
 
 
@@ -246,11 +248,14 @@ def _problem(name: str, values: list[Any], metric: Metric | None, info: Document
     """Return why a record must not be judged; empty if it may."""
     odd = [x for x in values if type(x) not in (int, float) or not abs(x) <= LARGEST]
     if odd:
-        return f"benchmark_values of {name} holds {odd[0]!r:.40} instead of numbers"
+        return f"benchmark_values of {name} contains {odd[0]!r:.40} instead of numbers"
     if not values:
-        return f"benchmark_values of {name} holds nothing"
+        return f"benchmark_values of {name} is empty"
     if metric is None:
-        return f"is more of {name} better? write more_is_better into the metric's extra_info"
+        return (
+            f"it does not say whether more of {name} is better; set more_is_better in the metric's "
+            "extra_info"
+        )
     return f"{info['failed']} requests failed" if info.get("failed") else ""
 
 

@@ -66,10 +66,10 @@ def _row(
 ) -> Iterator[Reported]:
     begins = [at for at, heading in enumerate(headings) if heading in TIMES]
     if not begins or len(begins) != len(places):
-        hint = "its headings do not say which times are in-place; print it with rccl-tests of"
+        hint = "its headings do not say which times are in-place; use rccl-tests of"
         raise FormatError(f"line {number}: {hint} ROCm 5 or later")
     if len(fields) < len(headings):
-        raise FormatError(f"line {number}: it is cut off; run the test again to its end")
+        raise FormatError(f"line {number}: it is cut off; let the test run to its end")
     cells = dict(zip(headings[: begins[0]], fields, strict=False))
     case += f"-{cells['size']}B-{cells.get('type', '')}"
     case += "" if cells.get("redop", "none") == "none" else f"-{cells['redop']}"
@@ -86,7 +86,9 @@ def _number(text: str, line: int) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise FormatError(f"line {line}: {text[:40]!r} is not a number; print it again") from error
+        raise FormatError(
+            f"line {line}: {text[:40]!r} is not a number; run the program again"
+        ) from error
 
 
 # ---- hipblaslt-bench --------------------------------------------------------------------
@@ -103,7 +105,7 @@ USUAL = dict.fromkeys(
 def _hipblaslt(data: bytes) -> list[Reported]:
     rows = list(_rows(data.decode(errors="replace").splitlines()))
     if not rows:
-        raise FormatError(f"it holds no lines of {HIPBLASLT}")
+        raise FormatError(f"it contains no lines of {HIPBLASLT}")
     won = {figure.case for figure, is_winner in rows if is_winner}
     return [figure for figure, is_winner in rows if is_winner or figure.case not in won]
 
@@ -120,7 +122,9 @@ def _rows(lines: Sequence[str]) -> Iterator[tuple[Reported, bool]]:
         elif names:
             values = [value.strip() for value in line.split(",")]
             if len(values) != len(names) or not set(NEEDED) <= set(names):
-                raise FormatError(f"line {number}: cut off, or of another version; run it again")
+                raise FormatError(
+                    f"line {number}: it is cut off, or of another version; run the program again"
+                )
             cells = dict(zip(names, values, strict=True))
             yield Reported(_case(cells), _number(cells["us"], number) / 1e6), is_winner
             names, is_winner = [], False
