@@ -287,7 +287,9 @@ def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path):
     found = opened(tmp_path)
     assert [run.started for run in found.runs()] == ["2026-03-01T23:00:00Z"]
     assert len(points_of(found, CASE_ID, "mi300x")) == 1
-    assert found.problems == [f"{late.name}: began 2026-03-02T00:00:01Z, in the future; left out"]
+    assert found.problems == [
+        f"{late.name}: it began on 2026-03-02T00:00:01Z, in the future; left out"
+    ]
 
 
 @pytest.mark.parametrize("items", [10**400, 1])

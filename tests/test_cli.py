@@ -651,7 +651,7 @@ def test_a_case_is_quarantined_with_a_day_a_reason_and_a_name(cli, history, tmp_
         2,
         (
             f"bench-lib: error: {CASE_ID} is not in quarantine in baselines/mi300x.json; "
-            "in quarantine: no case\n"
+            "in quarantine: none\n"
         ),
     )
 
@@ -716,7 +716,7 @@ def test_a_quarantine_without_a_key_is_of_this_machine(cli, tmp_path):
 def test_a_quarantine_that_is_put_wrongly_is_refused(cli, tmp_path, words, error):
     answer = cli("baseline", "quarantine", *words)
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err == f"bench-lib: error: {error}\n"
+    assert answer.err.startswith(f"bench-lib: error: {error}")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -97,7 +97,7 @@ def test_without_flags_it_is_three_operations_from_8_bytes_to_128_mib(run):
     sizes = [row[1] for row in answer.rows]
     assert (sizes[0], sizes[24]) == ("8", "128M")
     assert "all_gather: sizes are rounded down to whole 16 bytes for each of 4 ranks" in answer.err
-    assert "25 became 22" in answer.err
+    assert "25 sizes became 22" in answer.err
 
 
 def test_on_a_cpu_there_are_two_ranks(run):

@@ -222,7 +222,7 @@ def test_a_file_of_another_program_is_refused(asked):
         ("sglang-one-batch.jsonl", '"input_len": 1024, "output_len": 1,', "", "line 2: "),
         ("pytest-benchmark.json", '"median": 0.001', '"mode": 0.001', "median is None"),
         ("pytorch-rows.json", '"benchmark_values"', '"values"', "benchmark_values is None"),
-        ("pytorch-rows.json", '{"name": "comp', '"comp', "no JSON"),
+        ("pytorch-rows.json", '{"name": "comp', '"comp', "it is not JSON"),
         ("rocprofv3.csv", ",20000.000000", ",-", "line 3: '-' is not a number"),
         ("rccl-tests.txt", "in-place", "twice", "use rccl-tests"),
         ("rccl-tests.txt", "21.40", "-", "'-' is not a number"),
@@ -557,7 +557,7 @@ def test_a_refused_file_is_named_and_the_others_are_judged(judge):
     answer = judge("--format", "vllm", "--baseline", "a", "b")
     assert answer.status == 2
     assert answer.lines[-1] == "4 verdicts: 4 OK"
-    assert any(line.startswith("! b/5.json: no result of vllm ") for line in answer.lines)
+    assert any(line.startswith("! b/5.json: it is not a result of vllm ") for line in answer.lines)
 
 
 def test_one_file_a_side_is_too_few(judge):

@@ -111,7 +111,7 @@ def test_too_few_device_ids_are_refused_by_every_rank_in_the_same_words(local):
     with pytest.raises(UserError) as caught:
         place_of(options("--device_ids", "4,5"), variables)
     assert str(caught.value) == (
-        "--device_ids names 2 devices, and 3 ranks of this host need one each"
+        "--device_ids names 2 devices, but the 3 ranks of this host need one each"
     )
 
 

@@ -138,7 +138,7 @@ def test_a_newest_night_that_is_old_says_so(tmp_path, hours: int, days: int) -> 
     path = _run(tmp_path, nights.make_entry())
     asked = nights.stamp(minutes=60 * hours)
     told = _gather(tmp_path).sentence
-    late = f"Nothing has run for {days} days, since 2026-11-20. Then: n{told[1:]}"
+    late = f"Nothing has run for {days} days, since 2026-11-20. Before that: n{told[1:]}"
     night = _ended(_gather(tmp_path, asked=asked), nights.stamp(minutes=50))
     assert night.sentence == (late if days else told)
     assert _gather(tmp_path, asked=asked, runs=[path.stem[-8:]]).sentence == told
@@ -574,7 +574,7 @@ def test_what_was_left_out_is_shown() -> None:
     text = _page(nights.unfinished_night()).text
     assert "line 7 is torn" in text
     assert "did not finish" in text
-    assert "Not this night: mi210" in text
+    assert "Not measured this night: mi210" in text
 
 
 def test_of_many_cases_all_are_in_the_table_and_the_worst_in_full() -> None:

@@ -57,7 +57,7 @@ def copies(found: Results) -> list[model.Kernel]:
 def test_a_profiler_that_is_not_installed_is_told_with_what_to_install(tmp_path):
     environ = {"PATH": str(tmp_path), "ROCM_PATH": str(tmp_path)}
     assert find(environ) is None
-    words = "rocprofv3 is not on PATH, beside Python or in ROCm's folder; install ROCm's package"
+    words = "rocprofv3 is not on PATH, next to Python or in ROCm's folder; install ROCm's package"
     with pytest.raises(ToolError, match=f"{words} amdrocm-profiler-base"):
         require("rocm", environ)
     with pytest.raises(ToolError, match="no profiler 'nvprof'; choose rocprofv3"):

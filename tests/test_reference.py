@@ -639,7 +639,7 @@ def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setti
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ("tool.pytest.ini_options", r"^{} is \['a'\]; it must be text$"),
+        ("tool.pytest.ini_options", r"^{} is \['a'\]; it must be a string$"),
         pytest.param("tool.pytest", "'{}' expects a string", marks=NATIVE),
     ],
 )

@@ -217,7 +217,7 @@ def test_a_run_that_is_yet_to_come_is_neither_the_latest_nor_in_the_rolling_base
     late = write_run(tmp_path, [make_record()], now="2099-01-01T00:00:00Z")
     said: list[str] = []
     assert [run.path for run in Runs(tmp_path).latest("mi300x", 60, said.append)] == [real]
-    assert said == [f"{late.name}: began 2099-01-01T00:00:00Z, in the future; left out"]
+    assert said == [f"{late.name}: it began on 2099-01-01T00:00:00Z, in the future; left out"]
     found = Runs(tmp_path).find("latest")
     assert (found.path, found.problems) == (real, said)
 

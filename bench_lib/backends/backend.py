@@ -53,7 +53,7 @@ def other_processes(pids: list[str]) -> Check:
     """List the processes that have the GPUs open before the suite opens them."""
     if not pids:
         return good(OTHER_PROCESSES, "none")
-    remedy = "wait for them or end them; measurements taken meanwhile are discarded"
+    remedy = "wait for them or stop them; until then, measurements are discarded"
     return warns(OTHER_PROCESSES, f"{len(pids)}: {', '.join(pids[:8])}", remedy)
 
 

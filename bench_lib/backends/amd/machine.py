@@ -264,5 +264,5 @@ def _profiler(environ: Mapping[str, str]) -> Check:
 
     profiler = profilers.find(environ)
     if profiler is None:
-        return unknown("profiler", "rocprofv3 is not on PATH, beside Python or in ROCm's folder")
+        return unknown("profiler", "rocprofv3 is not on PATH, next to Python or in ROCm's folder")
     return good("profiler", " ".join(profiler.command(["APP"], Path("FOLDER"))))

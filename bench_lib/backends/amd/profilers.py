@@ -83,7 +83,7 @@ def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> Rocm
     installed = rocm.find(environ=environ)
     if installed.wheels:
         remedy = f"install AMD's wheel rocm-sdk-core of ROCm {installed.version}, from AMD's index"
-    raise ToolError(f"{TOOL} is not on PATH, beside Python or in ROCm's folder; {remedy}")
+    raise ToolError(f"{TOOL} is not on PATH, next to Python or in ROCm's folder; {remedy}")
 
 
 class ROCmProfilers:
