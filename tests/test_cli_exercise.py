@@ -71,7 +71,7 @@ def test_an_option_of_another_exercise_and_two_values_of_one_axis_are_refused(ex
     answer = exercise("depth", "--at-most", "3")
     assert "--at-most: exercise depth does not use it" in answer.err
     answer = exercise("precision", "resnet50", "--batch-sizes", "8,16")
-    assert "--batch-sizes: exercise precision compares precision; name one" in answer.err
+    assert "--batch-sizes: exercise precision compares only precision; give one value" in answer.err
 
 
 def test_precisions_are_compared_in_one_table(exercise, tmp_path):

@@ -117,7 +117,7 @@ def compare(session: Session, study: Study, networks: str | None, options: Exerc
         if len(chosen) > 1 and axis not in study.axes:
             option = _option(axis) if axis in AXES else "NETWORK"
             axes = " and ".join(study.axes)
-            raise UserError(f"{option}: exercise {study.name} compares {axes} only; name one")
+            raise UserError(f"{option}: exercise {study.name} compares only {axes}; give one value")
     if "network" in study.axes and EAGER in values["compile_mode"]:
         raise UserError("--mode eager compiles nothing; choose a mode that does")
     cases = [session.case(**params) for params in study.values(values)]
