@@ -602,7 +602,11 @@ def test_equal_sides_are_an_a_a_check_with_nothing_to_accept(scripted):
     [
         ((), 0, ""),
         (("noisy", "skipped"), 0, ""),
-        (("noisy", "noisy"), 2, "no answer: 2 of 3 cases could not be judged (2 NOISY); more --p"),
+        (
+            ("noisy", "noisy"),
+            2,
+            "no answer: 2 of 3 cases could not be judged (2 NOISY); measure more --p",
+        ),
         (("skipped",) * 3, 2, "no answer: 3 of 3 cases could not be judged (3 SKIPPED); see th"),
         (("noisy", "noisy", "slow"), 1, ""),
     ],

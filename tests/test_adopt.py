@@ -175,7 +175,7 @@ def test_a_second_object_goes_behind_the_first_and_nothing_is_written_over(own, 
     assert (own / "perf_tests" / "adopted.py").read_text().count("def net_step(") == 1
     assert test.read_text() == "# mine\n"
     answer = run("mine:Net")
-    assert (answer.status, "has net-b8 already" in answer.err) == (2, True)
+    assert (answer.status, "already has net-b8" in answer.err) == (2, True)
 
 
 def test_a_rerun_replaces_the_case_and_its_factory_and_nothing_else(own, run):

@@ -1009,7 +1009,7 @@ def test_what_somebody_insists_on_is_where_creep_begins_anew():
 def test_creep_begins_anew_where_a_case_became_faster():
     baseline, told = accepted_in_turn(1.0, 0.9, 0.908, 0.916)
     assert told[:3] == [None, None, None]
-    assert "than 900 ms, from which accepted values have crept" in told[3]
+    assert "than 900 ms, from which accepted values have drifted" in told[3]
     assert baseline.began["latency"] == 0.9
 
 

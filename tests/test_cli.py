@@ -635,7 +635,7 @@ def test_a_case_is_quarantined_with_a_day_a_reason_and_a_name(cli, history, tmp_
     answer = quarantine(cli, CASE_ID)
     assert (answer.status, answer.err) == (0, "")
     assert answer.lines == [
-        f"{CASE_ID} may fail up to and including 2026-02-01, by baselines/mi300x.json"
+        f"{CASE_ID} may fail up to and including 2026-02-01, according to baselines/mi300x.json"
     ]
     (stored,) = baselines.load(tmp_path / "baselines", "mi300x").quarantines.values()
     assert (stored.reason, stored.until, stored.date) == ("MIOpen#1", "2026-02-01", TIME)

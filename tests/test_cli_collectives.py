@@ -147,9 +147,9 @@ def test_a_fault_of_one_size_leaves_the_others(run):
         ("-b 8x", "--minbytes: bytes is '8x'; write a number of bytes, or 64K"),
         ("-b 2M -e 1M", "--minbytes 2097152 is above --maxbytes 1048576"),
         ("-f 1", "--stepfactor is 1; it must be a whole number of 2 or more"),
-        ("-b 1 -e 3", "2 bytes of float, is too small for 4 ranks"),
+        ("-b 1 -e 3", "the largest size, 2 bytes of float, is too small for 4 ranks"),
         ("-g 1", "--ranks is 1; it must be 2 to 1024"),
-        ("-g 5", "--ranks is 5, and there are 4 GPUs"),
+        ("-g 5", "--ranks is 5, but there are only 4 GPUs"),
     ],
 )  # fmt: skip
 def test_a_question_put_wrongly_is_one_line_and_measures_nothing(run, tmp_path, words, error):

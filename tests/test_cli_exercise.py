@@ -356,7 +356,7 @@ def test_a_sweep_names_the_best_batch(exercise):
         ("compile resnet50 --modes default,default", "--modes names default twice"),
         ("precision", "which network? bench-lib exercise precision NETWORK"),
         ("depth --mode eager", "--mode eager compiles nothing; choose a mode that does"),
-        ("precision resnet50 --batch-size 0", "--batch-sizes names '0'; it must be"),
+        ("precision resnet50 --batch-size 0", "--batch-sizes names '0'; use whole numbers"),
         ("largest-batch resnet50 --at-most 0", "--at-most: "),
         ("batch-sweep resnet50 --batch-sizes 8,0", "--batch-sizes names '0'"),
         ("precision resnet50 --iterations 0", "--iterations: "),

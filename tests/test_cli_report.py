@@ -102,7 +102,7 @@ def test_what_was_left_out_is_printed(cli, night) -> None:
     with night.open("ab") as file:
         file.write(b'{"schema": 1, "ki')
     _, out, _ = cli()
-    assert any(line.startswith("! ") and "torn" in line for line in out.splitlines())
+    assert any(line.startswith("! ") and "incomplete" in line for line in out.splitlines())
 
 
 def test_a_run_that_is_not_there_is_a_user_s_error(cli, night) -> None:

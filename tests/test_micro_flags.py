@@ -256,7 +256,10 @@ def test_device_ids_that_are_not_different_numbers_are_refused(text):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([*SEVERAL, *DISTRIBUTED, "--rank", "2", "--world-size", "2"], "--rank is 2; of --world-s"),
+        (
+            [*SEVERAL, *DISTRIBUTED, "--rank", "2", "--world-size", "2"],
+            "--rank is 2; with --world-s",
+        ),
         ([*SEVERAL, *DISTRIBUTED, "--world-size", "0"], "--world-size is 0; it must be a whole"),
         (["--dist-backend", "mpi"], "--dist-backend is 'mpi'; choose nccl or gloo"),
         (["--distributed_dataparallel"], "--distributed_dataparallel needs --rank, --world-size,"),

@@ -306,6 +306,6 @@ def test_a_loss_that_is_not_finite_is_said_to_be(first, last):
 def test_the_answer_is_held_beside_fp32_eager():
     answer = Numerics(True, max_abs_diff=0.01234, cosine=0.9999876)
     printed = performance(make_measurement(numerics=answer), None, "--mode", "inference")
-    assert line(printed, "Beside") == (
+    assert line(printed, "Compared") == (
         "Compared with FP32 eager: largest difference 0.0123, cosine 0.999988"
     )

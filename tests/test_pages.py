@@ -376,7 +376,7 @@ def test_a_torn_line_is_named_and_the_rest_shown(tmp_path) -> None:
     night = _gather(tmp_path)
     assert len(night.entries) == 1
     assert night.unfinished
-    assert sum("torn" in words for words in night.left_out) == 1
+    assert sum("incomplete" in words for words in night.left_out) == 1
 
 
 def test_a_newer_schema_is_left_out_and_said(tmp_path) -> None:
@@ -572,7 +572,7 @@ def test_a_page_of_nothing_says_what_was_left_out() -> None:
 
 def test_what_was_left_out_is_shown() -> None:
     text = _page(nights.unfinished_night()).text
-    assert "line 7 is torn" in text
+    assert "line 7 is incomplete" in text
     assert "did not finish" in text
     assert "Not measured this night: mi210" in text
 
