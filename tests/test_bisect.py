@@ -224,7 +224,7 @@ def test_pairs_that_are_all_invalid_do_not_go_on_for_ever(bed, monkeypatch):
         make_attempt(), measurement=None, accepted=False, discarded="too hot", invalid=True
     )
     monkeypatch.setattr(HeldDevice, "_attempt", lambda *_: invalid)
-    with pytest.raises(UserError, match=r"no pair was valid; the runs in .*search give the re"):
+    with pytest.raises(UserError, match=r"no pair was valid; the runs in .*search say why"):
         searched(bed, 5)
 
 
@@ -433,7 +433,7 @@ def test_nights_of_one_commit_say_what_changed_instead(command):
     ("words", "names"),
     [
         (("y", *ENDS), ("no case 'y'", "--matrix FILE")),
-        (("x", "--good", "c0"), ("--bad", "name it")),
+        (("x", "--good", "c0"), ("--bad", "it is required")),
         (("x", "--good", "x1", "--bad", "c4"), ("x1 is no commit",)),
         (("x", *ENDS, "--error", "50%"), ("--error", "at most 20%")),
         (("x", *ENDS, "--build", "make 'x"), ("--build", "No closing quotation")),

@@ -65,7 +65,7 @@ def test_every_mode_that_a_case_may_have_can_be_asked_for(mode):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[]", "'[]' is no dictionary"),
+        ("[]", "'[]' is not a dictionary"),
         ("{", "'{' is not a Python literal"),
         ("{'mod': 1}", "unknown key 'mod'; did you mean mode?"),
         ("{'mode': 'max-autotun'}", "unknown mode 'max-autotun'; did you mean max-autotune"),

@@ -87,9 +87,7 @@ def bisect(
         good, first = ends_of(runs, target.id, package)
         bad = bad or first
     elif not bad:
-        raise typer.BadParameter(
-            f"it is missing; only with --good {LAST_OK} may it be left out", param_hint="--bad"
-        )
+        raise typer.BadParameter(f"it is required unless --good is {LAST_OK}", param_hint="--bad")
     line = versions(good, bad, package) if package else commits(good, bad, command)
     identity = repr((target.id, device.key, [candidate.name for candidate in line], command))
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
