@@ -627,7 +627,7 @@ def test_a_container_is_named_by_the_words_that_run_in_it(pytester):
     [
         ("perf_reference_prefix = docker 'run", "is not a valid shell command"),
         ("perf_reference_env = HOME", "'HOME' is not KEY=VALUE"),
-        ("perf_reference_env = ROCR_VISIBLE_DEVICES=1", "ROCR_VISIBLE_DEVICES chooses the device"),
+        ("perf_reference_env = ROCR_VISIBLE_DEVICES=1", "ROCR_VISIBLE_DEVICES selects the device"),
     ],
 )
 def test_a_setting_of_the_reference_that_cannot_be_read_is_named(pytester, setting, words):
