@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from bench_lib.storage.history import Run
 
 app = branch("history")
-RunName = Annotated[str, typer.Argument(help="A run's id or its start, latest, or a file.")]
+RunName = Annotated[
+    str, typer.Argument(help="A run's id or the beginning of it, latest, or a file.")
+]
 MOST_ROWS = 10_000
 """Rows that a query shows without --csv."""
 
@@ -152,7 +154,9 @@ def _warn(problems: Sequence[str]) -> None:
 def export(
     run: Annotated[
         str | None,
-        typer.Argument(help="A run's id or its start, latest, or a file; without one, all runs."),
+        typer.Argument(
+            help="A run's id or the beginning of it, latest, or a file; without one, all runs."
+        ),
     ] = None,
     *,
     form: Annotated[
@@ -160,7 +164,7 @@ def export(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="csv: each case's value in each run. Of one run: pytest-benchmark; pytorch, "
+            help="csv: each case's value in each run. For one run: pytest-benchmark; pytorch, "
             "PyTorch's benchmark records; openmetrics, for Prometheus.",
         ),
     ],

@@ -28,7 +28,7 @@ MOST_AT_ONCE = 16
 """Devices that are sampled at the same time."""
 FIX_DETECTION = "fix that if this machine has a GPU that is not listed above"
 FIX_BASELINES = "restore the file, or name another folder with --baselines"
-FIX_WORKER = "fix what the message above names, then run this again"
+FIX_WORKER = "fix the problem that the message above names, then run this again"
 
 
 @dataclass(frozen=True)
