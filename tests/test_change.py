@@ -532,3 +532,10 @@ def test_a_case_s_family_follows_from_what_it_runs(workload, params, in_bursts, 
     case = Case("id", workload, params)
     assert family_of(case, in_bursts=in_bursts) == family
     assert family in change.GUESSED_DEVICE
+
+
+def test_a_process_on_a_device_of_its_own_counts_on_both_sides():
+    values = [0.0, 0.0, 0.0, 0.0, 0.064]
+    origins = [*[Origin("run", "GPU-1")] * 4, Origin("run", "GPU-2")]
+    (same,) = compared([Contrast(values, values, 5, origins, origins)])
+    assert (same.estimate, same.set_aside) == (0.0, 0)

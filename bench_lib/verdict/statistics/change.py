@@ -166,23 +166,14 @@ class Contrast:
         return math.fsum(self.candidate) / len(self.candidate) - before
 
     @cached_property
-    def devices(self) -> list[list[int]]:
-        """Positions of the baseline's processes, those of one device together.
-
-        All are together if a device is unknown, or devices have too few each to show the spread.
-        """
-        count = 0 if self.baseline is None else len(self.baseline)
-        by_device: dict[str, list[int]] = defaultdict(list)
-        for position, origin in enumerate(self.baseline_origins):
-            by_device[origin.device] += [position]
-        is_known = by_device and "" not in by_device and count - len(by_device) >= AGREEING
-        return [*by_device.values()] if is_known else [[*range(count)]]
-
-    @cached_property
     def groups(self) -> list[Sequence[float]]:
         """Logarithms that differ by chance alone."""
-        accepted = [[self.baseline[i] for i in at] for at in self.devices] if self.baseline else []
-        return [group for group in (self.candidate, *accepted, *self.alike) if group]
+        new, old = self.candidate, self.baseline or ()
+        candidate = [
+            [new[i] for i in at] for at in _device_groups(len(new), self.candidate_origins)
+        ]
+        accepted = [[old[i] for i in at] for at in _device_groups(len(old), self.baseline_origins)]
+        return [group for group in (*candidate, *accepted, *self.alike) if group]
 
     @property
     def is_pairs(self) -> bool:
@@ -204,6 +195,18 @@ class Contrast:
             RUN: _apart([origin.run for origin in new], [origin.run for origin in old]),
             DEVICE: _apart([origin.device for origin in new], [origin.device for origin in old]),
         }
+
+
+def _device_groups(count: int, origins: Sequence[Origin]) -> list[list[int]]:
+    """Return the positions of a side's processes, those of one device together.
+
+    All are together if a device is unknown, or devices have too few each to show the spread.
+    """
+    by_device: dict[str, list[int]] = defaultdict(list)
+    for position, origin in enumerate(origins):
+        by_device[origin.device] += [position]
+    is_known = by_device and "" not in by_device and count - len(by_device) >= AGREEING
+    return [*by_device.values()] if is_known else [[*range(count)]]
 
 
 def _apart(candidate: Sequence[str], baseline: Sequence[str]) -> float:
@@ -412,10 +415,8 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
 def _within(contrast: Contrast, reach: float) -> Contrast:
     assert contrast.baseline is not None
     candidate, baseline = contrast.candidate, contrast.baseline
-    new = _ordinary(candidate, reach)
-    old = [at[i] for at in contrast.devices for i in _ordinary([baseline[i] for i in at], reach)]
-    if len(baseline) - len(old) > len(baseline) / MOST_DISTURBED:
-        old = [*range(len(baseline))]
+    new = _ordinary_of_side(candidate, contrast.candidate_origins, reach)
+    old = _ordinary_of_side(baseline, contrast.baseline_origins, reach)
     return replace(
         contrast,
         candidate=[candidate[i] for i in new],
@@ -424,6 +425,16 @@ def _within(contrast: Contrast, reach: float) -> Contrast:
         and [contrast.candidate_origins[i] for i in new],
         baseline_origins=contrast.baseline_origins and [contrast.baseline_origins[i] for i in old],
     )
+
+
+def _ordinary_of_side(
+    values: Sequence[float], origins: Sequence[Origin], reach: float
+) -> list[int]:
+    """Return the positions of a side's ordinary values; all where too many are not."""
+    devices = _device_groups(len(values), origins)
+    ordinary = [at[i] for at in devices for i in _ordinary([values[i] for i in at], reach)]
+    too_many = len(values) - len(ordinary) > len(values) / MOST_DISTURBED
+    return [*range(len(values))] if too_many else ordinary
 
 
 def _ordinary(group: Sequence[float], reach: float) -> list[int]:
