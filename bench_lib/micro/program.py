@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from bench_lib.launch.launchers import who_am_i
 from bench_lib.micro.flags import MicroOptions, RankPlace, place_of, places_here, read_options
@@ -88,9 +88,15 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
     return status
 
 
-def _say(output: Callable[[str], None], mark: str, text: str) -> None:
+def _print(text: str) -> None:
+    """Print a line in one piece: print() writes its end apart where Python does not buffer."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _say(mark: str, text: str) -> None:
     """Print a line, marked unless ROCm's tool prints it for each rank."""
-    output(text if not text or text.startswith(THEIRS) else f"{mark}{text}")
+    _print(text if not text or text.startswith(THEIRS) else f"{mark}{text}")
 
 
 def _measured(options: MicroOptions, place: RankPlace) -> int:
@@ -100,8 +106,7 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
     from bench_lib.micro.session import check_compiling, run
 
     check_compiling(options, place)
-    output = functools.partial(print, flush=True)
-    say = functools.partial(_say, output, f"[GPU {place.rank}] " if place.ranks > 1 else "")
+    say = functools.partial(_say, f"[GPU {place.rank}] " if place.ranks > 1 else "")
     trouble: list[str] = []
     with contextlib.ExitStack() as stack:
         ending = None
@@ -110,11 +115,11 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
             devices = backends.detect()
             device = devices[min(place.device_index, len(devices) - 1)]
             engine = stack.enter_context(keeping(options.history, device, say))
-            ending = Ending(options, device, engine, output, trouble)
+            ending = Ending(options, device, engine, _print, trouble)
         seen = run(options, place, say)
         trouble += seen.failed
-        output("\n".join(seen.captured))
-        output("\n".join(lines.rank_summary(options, place, seen.measurement)))
+        _print("\n".join(seen.captured))
+        _print("\n".join(lines.rank_summary(options, place, seen.measurement)))
         if ending is not None:
             ending.conclude(seen)
     for message in dict.fromkeys(trouble):
