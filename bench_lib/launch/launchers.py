@@ -64,7 +64,7 @@ class LaunchCommand:
     folder: Path | None = None
     """The folder in which it starts; None is our own."""
     forks: str | None = None
-    """An interpreter that may fork the ranks instead, and so imports torch once for all of them."""
+    """The interpreter that forks the ranks of cases instead, and imports torch once for all."""
 
     @property
     def is_alone(self) -> bool:

@@ -175,16 +175,17 @@ class _Launched:
 
     def __init__(self, command: LaunchCommand, environ: Mapping[str, str]) -> None:
         """Start it; raises LaunchError."""
-        words = command.words if command.forks is None else (command.forks,)
-        program = words[0]
+        program = command.forks or command.words[0]
         if shutil.which(program, path=environ.get("PATH")) is None:
             raise LaunchError(f"cannot start ranks with {program}: no such program")
         self._directory = folder_for(command, environ)
         self.folder = Path(self._directory.name)
         self.log = self.folder / "output.log"
         module = ("-m", "bench_lib.worker", "ranks", str(self.folder))
-        forked = () if command.forks is None else (str(command.ranks),)
-        argv = leashed([*words, *module, *forked])
+        argv = [*command.words, *module]
+        if command.forks is not None:
+            argv = [command.forks, *module, str(command.ranks)]
+        argv = leashed(argv)
         launch: Future[subprocess.Popen[bytes]] = Future()
 
         def start() -> None:

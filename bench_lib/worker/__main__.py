@@ -44,7 +44,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fork_ranks(folder: Path, ranks: int) -> int:
-    """Fork ranks with the variables that torchrun sets, and import torch once for all of them."""
+    """Fork ranks, placed by torchrun's variables, and import torch once for all of them."""
     import os
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
