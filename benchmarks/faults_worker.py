@@ -37,6 +37,8 @@ SEEN_S = 10.0
 USUAL_S = 0.01
 """What a step takes."""
 WORK_S = 0.1
+KERNELS = [{"name": "gemm_kernel", "calls": 1, "total_s": USUAL_S}]
+PROFILED = {"kernels": {"source": "torch.profiler", "steps": 5, "kernels": KERNELS}}
 
 
 def happens(what: str) -> bool:
@@ -142,10 +144,7 @@ class Worker:
             return
         kind, case = next(iter(order.items()))  # what is asked for beside it comes after it
         if kind == "profile":
-            kernels = [{"name": "gemm_kernel", "calls": 1, "total_s": USUAL_S}]
-            self.connection.send(
-                {"kernels": {"source": "torch.profiler", "steps": 5, "kernels": kernels}}
-            )
+            self.connection.send(PROFILED)
             return
         note("orders", case["id"])
         self.connection.send({"phase": "measure"})
@@ -393,21 +392,24 @@ def start_rank(rank: int, ranks: int, folder: Path) -> int:
     if pid == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         place = Placement(rank, rank, ranks, ranks)
-        zygote.serve_ranks(measure_cases, folder, place, host.RankLog(folder, rank))
+        zygote.serve_ranks(serve_cases, folder, place, host.RankLog(folder, rank))
     return pid
 
 
-def measure_cases(group: Path, place: Any, log: Any) -> None:
-    """Measure, die, hang or fail, if it is the last rank; the others measure or wait."""
+def serve_cases(group: Path, place: Any, log: Any) -> None:
+    """Profile, measure, or, if it is the last rank, die, hang or fail; the others may wait."""
     for number in itertools.count():
         file = group / f"{number}.json"
         while not file.exists():
             time.sleep(LOOK_S)
-        case = json.loads(file.read_text())["measure"]
-        if place.rank == 0:
-            note("orders", case["id"])
-        log.enter("measure")
-        told = outcome(case, place.rank, is_last=place.rank == place.ranks - 1)
+        kind, case = next(iter(json.loads(file.read_text()).items()))
+        if kind == "profile":
+            told = {"rank": place.rank, **PROFILED}
+        else:
+            if place.rank == 0:
+                note("orders", case["id"])
+            log.enter("measure")
+            told = outcome(case, place.rank, is_last=place.rank == place.ranks - 1)
         answers = group / str(number)
         answers.mkdir(exist_ok=True)
         part = answers / f"rank-{place.rank}.part"

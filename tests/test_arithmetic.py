@@ -211,7 +211,7 @@ def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
     case = make_case(workload="operator", params={"op": "gemm", "precision": precision})
     clock = SimpleNamespace(release=lambda: None)
     lent = MeasuringContext(setting=Setting(CPU), clock=clock, context_id="c", forget=lambda: None)
-    return context.answer(asdict(case), lent, context.proved)
+    return context.answer({"measure": asdict(case), "prove": True}, lent)
 
 
 def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(monkeypatch, capfd):

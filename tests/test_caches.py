@@ -20,6 +20,7 @@ from bench_lib.launch.wire import LOGS_VARIABLE
 from bench_lib.model import Limits, Status, UserError
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.worker import caches, profiling
+from bench_lib.worker import context as module
 from bench_lib.worker.caches import make_inductor_folder
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.context import kind_of
@@ -222,8 +223,6 @@ def test_the_time_to_the_first_step_is_judged_by_chance(change, processes, statu
 
 
 def test_the_step_that_is_profiled_is_the_one_that_is_measured(monkeypatch):
-    from bench_lib.worker import context as module
-
     log = []
     workload = Workload(
         lambda: log.append("step"), first_step_done=lambda: log.append("first step done")
@@ -235,3 +234,21 @@ def test_the_step_that_is_profiled_is_the_one_that_is_measured(monkeypatch):
     module.kernels_of(make_case(), context)
     assert log[:3] == ["step", "first step done", "step"]
     assert log.count("first step done") == 1
+
+
+def test_all_ranks_warm_up_for_a_profile_with_as_many_steps_as_the_slowest(monkeypatch):
+    steps = []
+    elapsed_s = iter([0.0625, 0.125, 0.25, 0.5, 1.0])
+    monkeypatch.setattr(module, "build", lambda *_: Workload(lambda: steps.append(1)))
+    profiled = []
+
+    def kernels(_step, _clock, number):
+        profiled.append(number)
+        return profiling.StepWork(steps=number)
+
+    monkeypatch.setattr(module.profiling, "kernels", kernels)
+    agree = lambda _own_s: next(elapsed_s)  # noqa: E731 - what all ranks agree on
+    context = module.MeasuringContext(Setting(torch.device("cpu")), Clock(), "c", agree=agree)
+    module.kernels_of(make_case(), context)
+    assert len(steps) == 1 + 4
+    assert profiled == [2]

@@ -7,7 +7,6 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from builders import make_case, make_hardware, make_measurement, make_process, make_telemetry
@@ -19,10 +18,9 @@ from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.settings import Side
 from bench_lib.engine.telemetry import OTHERS_MEAN
 from bench_lib.engine.telemetry.samples import TelemetrySample
-from bench_lib.launch.faults import CaseFault, LaunchError
+from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
 from bench_lib.launch.launchers import LaunchCommand
 from bench_lib.model import Fault, Launch, RankSample
-from bench_lib.profiling.profilers import UnprofiledError
 
 DEVICE = gpus(1)[0]
 STUCK = ("thermal",)
@@ -638,19 +636,25 @@ def test_a_case_that_cannot_be_looked_into_says_why_and_the_next_one_can(bench, 
 
 
 @pytest.mark.parametrize(
-    "trouble", [None, CaseFault(Fault("died", "rank 1 left", "ranks")), UnprofiledError("no trace")]
+    "trouble", [CaseFault(Fault("died", "rank 1 left", "ranks")), CaseSkipped("no such network")]
 )
-def test_of_several_ranks_the_first_ones_kernels_are_looked_into(bench, monkeypatch, trouble):
-    def with_torch(_case, device, folder, _asked):
-        assert (device, folder.is_dir()) == (DEVICE, True)
-        if trouble is not None:
+def test_ranks_stay_for_profiles_and_their_profiled_processes_do_not(bench, monkeypatch, trouble):
+    def profile(case):
+        if case.id == "b":
             raise trouble
-        return SimpleNamespace(seen=[SimpleNamespace(kernels=KERNELS), None])
+        return KERNELS
 
-    monkeypatch.setattr("bench_lib.engine.device.with_torch", with_torch)
-    alone, several = make_case(id="a"), make_case(id="b", launch=Launch(ranks=2))
-    found = {case.id: seen for case, seen in bench().profile([several, alone])}
-    assert found == {"a": KERNELS, "b": str(trouble or "") or KERNELS}
+    ranks = ranks_that(answering, profile)
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks)
+    alone = make_case(id="a")
+    first, *more = (make_case(id=name, launch=Launch(ranks=2)) for name in "xbc")
+    one = bench()
+    before = one.measure(first)[0].attempts[0].measurement
+    found = {case.id: seen for case, seen in one.profile([alone, *more])}
+    assert found == {"a": KERNELS, "b": str(trouble), "c": KERNELS}
+    after = one.measure(first)[0].attempts[0].measurement
+    assert before.context_id != after.context_id
+    assert ranks.started == [2]
 
 
 def test_what_is_measured_when_a_run_is_interrupted_starts_no_more_workers(bench, workers):

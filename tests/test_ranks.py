@@ -214,6 +214,19 @@ def test_a_rank_that_hangs_ends_the_case_at_its_limit(
     assert "rank 1 (in 'first step')" in fault.message
 
 
+def test_ranks_profile_case_after_case_and_a_rank_that_dies_ends_only_one(tmp_path: Path) -> None:
+    dying = two_ranks("faulty:by_rank", pids=str(tmp_path), others="meet", last="die")
+    reducing = collective_case(two_ranks(""), op="all_reduce", bytes="4K", ranks=2)
+    with contextlib.closing(Ranks(command_for(2), {**ON_THE_CPU, **TORCH_ALONE})) as ranks:
+        with pytest.raises(CaseFault) as raised:
+            ranks.profile(dying)
+        found = [ranks.profile(reducing), ranks.profile(reducing)]
+    assert (raised.value.fault.kind, raised.value.fault.phase) == ("died", "first step")
+    assert all_gone(*pids_in(tmp_path / "rank-0"), *pids_in(tmp_path / "rank-1"))
+    calls = [{kernel.name: kernel.calls for kernel in table.kernels} for table in found]
+    assert [named["c10d::allreduce_"] for named in calls] == [50, 50]
+
+
 def test_forked_ranks_end_with_the_first_of_them_that_ends() -> None:
     with contextlib.closing(Ranks(command_for(2), {**ON_THE_CPU, **TORCH_ALONE})) as ranks:
         launched = ranks.start()

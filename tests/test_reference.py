@@ -23,7 +23,7 @@ from builders import (
     make_telemetry,
 )
 from judging import verdicts_of
-from standins.worker import Contexts, Watch, conclude, gpus, ranks_that
+from standins.worker import KERNELS, Contexts, Watch, conclude, gpus, ranks_that
 
 from bench_lib import reasons
 from bench_lib.engine import engine, suite
@@ -115,9 +115,13 @@ class Bed:
         settings = Settings(
             history=self.folder / "history",
             baselines=self.folder / "baselines",
-            kernels="none",
             say=self.said.append,
-            **{"planned": PLANNED, "sides": {"": Side(), REFERENCE: self.reference}, **options},
+            **{
+                "kernels": "none",
+                "planned": PLANNED,
+                "sides": {"": Side(), REFERENCE: self.reference},
+                **options,
+            },
         )
         with engine.opened(DEVICE, settings) as self.engine:
             for case in cases:
@@ -237,7 +241,7 @@ def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
     assert environment.torch == ACCEPTED
 
 
-def test_cases_of_several_ranks_are_measured_in_turns_once_they_look_slower(bed, monkeypatch):
+def test_ranks_are_measured_and_profiled_in_turns_once_they_look_slower(bed, monkeypatch):
     ranked = make_case(id="resnet50-b64-fp16-ddp2", launch=Launch(ranks=2))
     two = LaunchCommand("torchrun", (), 2)
     accept(bed, ranked.id)
@@ -254,9 +258,11 @@ def test_cases_of_several_ranks_are_measured_in_turns_once_they_look_slower(bed,
         lambda _self, side, _case: ranks_that(lambda case, **_: ranks(side, case))(two, {}),
     )
     monkeypatch.setattr(HeldDevice, "_used_by", lambda _self, _case: [])
-    bed.run(ranked)
+    record = bed.run(ranked, kernels="auto", planned=PLANNED + 1)[ranked.id]
     assert measured[0] == "here"
     assert sorted(measured[1:3]) == ["here", "there"]
+    theirs = bed.engine.suites[REFERENCE].records[ranked.id]
+    assert record.kernels == theirs.kernels == KERNELS
 
 
 def test_the_half_that_was_first_is_measured_again_where_the_second_one_was_disturbed(bed):

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.engine import commands
@@ -22,9 +21,8 @@ from bench_lib.engine.telemetry.samples import stuck_at_c, without
 from bench_lib.environment import fingerprint
 from bench_lib.launch import launchers
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
-from bench_lib.launch.files import cannot_write, is_full, temporary_folder
+from bench_lib.launch.files import cannot_write, is_full
 from bench_lib.launch.ranks import Ranks
-from bench_lib.launch.wire import ProfileRequest
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import (
     COUNTS,
@@ -42,9 +40,7 @@ from bench_lib.model import (
     Measurement,
     ProcessSummary,
     Telemetry,
-    UserError,
 )
-from bench_lib.profiling.profilers import with_torch
 from bench_lib.storage import facts, history
 from bench_lib.verdict import validity
 
@@ -226,44 +222,36 @@ class HeldDevice:
     def profile(
         self, cases: Iterable[Case], side: str | None = None
     ) -> Iterator[tuple[Case, KernelTable | str]]:
-        """Profile the steps of cases, those of one rank in one process, which measures nothing.
+        """Profile the steps of cases, in processes of the candidate or of another side.
 
-        It is the candidate's unless another side is named.  Yields each case with its kernels, or
-        why there are none; for several ranks they are those of the first.  Raises LaunchError where
-        workers cannot be started at all, DeviceBusyError if somebody keeps a device of several
-        ranks.
+        A profiler stays in its process, so these measure nothing afterwards.  Yields each case with
+        its kernels, or why there are none; for several ranks they are those of the first.  Raises
+        LaunchError where workers cannot be started at all, DeviceBusyError if somebody keeps a
+        device of several ranks.
         """
-        name = self._candidate if side is None else side
+        processes = self._sides[self._candidate if side is None else side]
         process: WorkerProcess | None = None
         try:
             for case in cases:
-                if case.launch.ranks > 1:
-                    yield case, self._profiled_in_ranks(case)
-                    continue
-                process = process or self._sides[name].fork()
+                self.hold_for(case)
                 try:
                     with spoken(self._settings.say, case.id, "profile"):
-                        kernels = process.profile(case)
+                        if case.launch.ranks > 1:
+                            kernels = processes.ranks(case).profile(case)
+                        else:
+                            process = process or processes.fork()
+                            kernels = process.profile(case)
                     yield case, kernels
                 except CaseSkipped as reason:
                     yield case, str(reason)
                 except CaseFault as error:
-                    process = None
+                    if case.launch.ranks == 1:
+                        process = None
                     yield case, str(error)
         finally:
+            processes.drop_ranks()
             if process is not None:
                 process.close()
-
-    def _profiled_in_ranks(self, case: Case) -> KernelTable | str:
-        self.hold_for(case)
-        for processes in self._sides.values():
-            processes.close_ranks()  # a profile's ranks need their devices and their port
-        with temporary_folder() as folder:
-            try:
-                profiles = with_torch(case, self.device, Path(folder), ProfileRequest(5)).seen
-            except (CaseFault, CaseSkipped, UserError) as error:
-                return str(error)
-        return profiles[0].kernels
 
     def take_in(
         self,

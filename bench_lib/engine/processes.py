@@ -205,7 +205,7 @@ class Processes:
         for ranks in self._ranks.values():
             ranks.drop()
 
-    def close_ranks(self, *, but: int = 0) -> None:
+    def close_ranks(self, *, but: int) -> None:
         """End the ranks' launches, except that of ``but`` ranks."""
         for number in self._ranks.keys() - {but}:
             self._ranks.pop(number).close()

@@ -162,8 +162,8 @@ class Suite:
         return measured if which == "all" else [r for r in measured if r.status in changed]
 
     def slower_in_turns(self, case_id: str) -> bool:
-        """Whether a case of one rank is slower than the reference, so that both have kernels."""
-        return self.records[case_id].case.launch.ranks == 1 and any(
+        """Whether a case is slower than the reference, so that both have kernels."""
+        return any(
             v.status is Status.REGRESSED
             and v.against == REFERENCE
             and metrics.of(v.metric).device_sets

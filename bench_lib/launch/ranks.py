@@ -37,7 +37,7 @@ from bench_lib.launch.launchers import SHARED_VARIABLE, LaunchCommand, without_r
 from bench_lib.launch.started import leashed, signal_all
 from bench_lib.launch.wire import END, write_whole
 from bench_lib.launch.zygote import PLAIN, MeasureRequest, import_path
-from bench_lib.model import Case, Fault, Measurement, RankSample, Training
+from bench_lib.model import Case, Fault, KernelTable, Measurement, RankSample, Training
 
 GRACE_S = 10.0
 """Launchers end their ranks when asked to; after this they are ended themselves."""
@@ -90,20 +90,20 @@ class Ranks:
         Raises CaseSkipped; CaseFault, which names the rank and has its last output, and after which
         the group is gone; LaunchError if there is no such launcher.
         """
-        deadline = time.monotonic() + case.time_limit_s
-        launched = self.start()
-        answers = self._order(launched.folder, case, asked)
-        in_time = self._follow(launched, answers, deadline)
-        ranks = read_ranks(answers, self.command.ranks)
-        is_usable = True
-        if any(rank.outcome is None or "fault" in rank.outcome for rank in ranks):
-            is_usable = self._end_group()
-            ranks = read_ranks(answers, self.command.ranks)
-        code = launched.process.poll()
-        ending = LaunchEnd(self.command, code, in_time, last_output(launched.log))
-        if not is_usable:
-            self.close()
-        return measurement_of(case, ranks, ending)
+        order = {
+            "measure": dataclasses.asdict(case),
+            "known": sorted(asked.known),
+            "discards": not asked.keeps,
+        }
+        return fold(self._outcomes(case, order))
+
+    def profile(self, case: Case) -> KernelTable:
+        """Profile a case's step on rank 0; the profiler stays attached, so drop the group then.
+
+        Raises as ``measure`` does.
+        """
+        first, *_ = self._outcomes(case, {"profile": dataclasses.asdict(case)})
+        return msgspec.convert(first["kernels"], KernelTable)
 
     def drop(self) -> None:
         """End the group, so that fresh processes measure the next case."""
@@ -116,13 +116,25 @@ class Ranks:
         if launched is not None:
             launched.close()
 
-    def _order(self, folder: Path, case: Case, asked: MeasureRequest) -> Path:
-        """Order the group to measure a case; returns the folder of its answers."""
-        order = {
-            "measure": dataclasses.asdict(case),
-            "known": sorted(asked.known),
-            "discards": not asked.keeps,
-        }
+    def _outcomes(self, case: Case, order: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Have all ranks carry out an order for a case; returns their outcomes, by rank."""
+        deadline = time.monotonic() + case.time_limit_s
+        launched = self.start()
+        answers = self._order(launched.folder, order)
+        in_time = self._follow(launched, answers, deadline)
+        ranks = read_ranks(answers, self.command.ranks)
+        is_usable = True
+        if any(rank.outcome is None or "fault" in rank.outcome for rank in ranks):
+            is_usable = self._end_group()
+            ranks = read_ranks(answers, self.command.ranks)
+        code = launched.process.poll()
+        ending = LaunchEnd(self.command, code, in_time, last_output(launched.log))
+        if not is_usable:
+            self.close()
+        return outcomes_of(case, ranks, ending)
+
+    def _order(self, folder: Path, order: Mapping[str, Any]) -> Path:
+        """Give the group an order; returns the folder of its answers."""
         with _writing(self._environ):
             if self._group is None:
                 self._group, self._cases = folder / str(self._groups), 0
@@ -347,7 +359,7 @@ def _text(folder: Path, rank: int, ending: str) -> str:
     return ""
 
 
-# --- their measurement ---------------------------------------------------------------------
+# --- their results -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -362,8 +374,8 @@ class LaunchEnd:
     """The end of the launcher's own output."""
 
 
-def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> Measurement:
-    """Fold the ranks' results; raises CaseSkipped or CaseFault if any is missing."""
+def outcomes_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) -> list[dict[str, Any]]:
+    """Return the ranks' results; raises CaseSkipped or CaseFault if any is missing."""
     outcomes = [rank.outcome for rank in ranks if rank.outcome is not None]
     died = [rank for rank in ranks if rank.died] if ending.in_time else []
     if own := own_faults(ranks):
@@ -375,7 +387,7 @@ def measurement_of(case: Case, ranks: Sequence[RankFiles], ending: LaunchEnd) ->
     if faults and not died:
         raise CaseFault(_reported(faults[0], ranks))
     if len(outcomes) == len(ranks) and not faults:
-        return fold(outcomes)
+        return outcomes
     if not ending.in_time:
         raise CaseFault(_late(case, ranks, ending))
     raise CaseFault(_dead(died, ranks, ending))

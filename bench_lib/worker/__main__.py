@@ -79,9 +79,9 @@ def _rank(folder: Path) -> int:
     log.enter("import torch")
     with importing_torch():
         import_torch()  # and no compiler: checking that children survive it would open a GPU
-    from bench_lib.worker.ranks import measure_cases
+    from bench_lib.worker.ranks import serve_cases
 
-    return serve_ranks(measure_cases, folder, place, log)
+    return serve_ranks(serve_cases, folder, place, log)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,7 +67,6 @@ def serve_cases(name: str) -> int:
             elif "calibrate" in order:
                 connection.send(calibrated(context))
             else:
-                (name,) = ACTIONS.keys() & order.keys()
                 ordered = dataclasses.replace(
                     context,
                     bursts=Bursts(**order["bursts"]) if order.get("bursts") else None,
@@ -76,8 +74,7 @@ def serve_cases(name: str) -> int:
                     keeps=not order.get("discards"),
                     known=order.get("known", ()),
                 )
-                action = proved if order.get("prove") else ACTIONS[name]
-                connection.send(answer(order[name], ordered, action))
+                connection.send(answer(order, ordered))
     except ClosedError:
         return 0
 
@@ -143,25 +140,23 @@ def _profiled(workload: Workload, context: MeasuringContext) -> profiling.StepWo
     clock.synchronize()
     workload.first_step_done()
     context.phase("warm-up")
-    begin, steps = clock.now(), 0
-    while steps < LEAST_WARMUP_STEPS or clock.now() - begin < WARMUP_S:
+    begin, steps, elapsed_s = clock.now(), 0, 0.0
+    while steps < LEAST_WARMUP_STEPS or elapsed_s < WARMUP_S:
         step()
         clock.synchronize()
         steps += 1
-    step_s = (clock.now() - begin) / steps
+        elapsed_s = context.agree(clock.now() - begin)  # so that all ranks run as many steps
     context.phase("profile")
     most = PROFILED if clock.asynchronous else PROFILED_ON_CPU
-    return profiling.kernels(step, clock, max(1, min(most, int(PROFILED_S / step_s))))
+    return profiling.kernels(step, clock, max(1, min(most, int(PROFILED_S * steps / elapsed_s))))
 
 
-def answer(
-    fields: dict[str, Any],
-    context: MeasuringContext,
-    action: Callable[[Case, MeasuringContext], dict[str, Any]] = measured,
-) -> dict[str, Any]:
-    """Measure the case that ``fields`` describe, or profile it; returns the message to send."""
+def answer(order: dict[str, Any], context: MeasuringContext) -> dict[str, Any]:
+    """Measure the case of an order, or profile it; returns the message to send."""
+    (name,) = ACTIONS.keys() & order.keys()
+    action = proved if order.get("prove") else ACTIONS[name]
     try:
-        message = action(decode_case(fields), context)
+        message = action(decode_case(order[name]), context)
         json.dumps(message, allow_nan=False)  # a workload's own figures may not be JSON
     except UnsupportedError as reason:
         return {"skipped": str(reason)}

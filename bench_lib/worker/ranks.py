@@ -43,8 +43,8 @@ class MeetingError(RuntimeError):
     """The ranks cannot meet."""
 
 
-def measure_cases(group: Path, place: Placement, log: RankLog) -> None:
-    """Measure on this rank the cases of a group as they come, until one ends in a fault.
+def serve_cases(group: Path, place: Placement, log: RankLog) -> None:
+    """Answer a group's orders on this rank as they come, until a case ends in a fault.
 
     The i-th is in the file ``i.json``, and its outcome goes into ``i/rank-N.json``.
     """
@@ -54,8 +54,9 @@ def measure_cases(group: Path, place: Placement, log: RankLog) -> None:
     first = _order(group, 0)
     if first.get("discards"):
         os.environ.update({name: str(group / name) for name in COMPILERS})
+    case = first.get("measure") or first["profile"]
     try:
-        context, facts = prepared(first["measure"]["launch"]["ranks"], group, place, log.enter)
+        context, facts = prepared(case["launch"]["ranks"], group, place, log.enter)
     except (RuntimeError, OSError, UserError) as error:
         traceback.print_exc()
         failed = {"fault": fault_of(error)}
@@ -65,7 +66,7 @@ def measure_cases(group: Path, place: Placement, log: RankLog) -> None:
         order = _order(group, number)
         if not failed:
             context = dataclasses.replace(context, known=order.get("known", ()))
-        outcome = {**(failed or answer(order["measure"], context)), **facts}
+        outcome = {**(failed or answer(order, context)), **facts}
         outcome |= {"rank": place.rank, "ended_s": time.time(), "phase": log.phase}
         answers = group / str(number)
         answers.mkdir(exist_ok=True)

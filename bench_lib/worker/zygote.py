@@ -281,15 +281,13 @@ def _become_context(inherited: Connection, name: str) -> NoReturn:
 # --- ranks ---------------------------------------------------------------------------------
 
 
-MeasureCases: TypeAlias = "Callable[[Path, Placement, RankLog], None]"
+ServeCases: TypeAlias = "Callable[[Path, Placement, RankLog], None]"
 
 
-def serve_ranks(
-    measure_cases: MeasureCases, folder: Path, place: Placement, log: RankLog
-) -> NoReturn:
+def serve_ranks(serve_cases: ServeCases, folder: Path, place: Placement, log: RankLog) -> NoReturn:
     """Fork a process for each group that the runner asks for, until the launcher ends this one.
 
-    A group is a numbered folder.  It measures case after case, until the runner ends it or a rank
+    A group is a numbered folder.  It answers order after order, until the runner ends it or a rank
     has a fault.  This process opens no device: each group's processes are fresh, while the slow
     start of launcher and imports happens once.
     """
@@ -303,7 +301,7 @@ def serve_ranks(
             time.sleep(LOOK_S)
         pid = os.fork()
         if pid == 0:
-            _become_rank(measure_cases, group, place)
+            _become_rank(serve_cases, group, place)
         write_whole(group / f"rank-{place.rank}.ended", _end_of(pid, group))
         number += 1
 
@@ -328,11 +326,11 @@ def _end_of(pid: int, group: Path) -> dict[str, Any]:
     return {"code": os.waitstatus_to_exitcode(status), "asked": asked_s is not None}
 
 
-def _become_rank(measure_cases: MeasureCases, group: Path, place: Placement) -> NoReturn:
+def _become_rank(serve_cases: ServeCases, group: Path, place: Placement) -> NoReturn:
     try:
         os.setpgid(0, 0)
         die_with_parent(by=signal.SIGTERM)
-        measure_cases(group, place, RankLog(group, place.rank))
+        serve_cases(group, place, RankLog(group, place.rank))
     except BaseException:  # noqa: BLE001 - a fork must never return into the server's loop
         traceback.print_exc()
     finally:

@@ -38,8 +38,10 @@ Answer = list[float] | Fault | str
 KERNELS = KernelTable("torch.profiler", 5, [Kernel("gemm_kernel", 1, 0.005)])
 
 
-def ranks_that(measure: Callable[..., Measurement]) -> type:
-    """Return ranks that start nothing and answer with what ``measure`` returns."""
+def ranks_that(
+    measure: Callable[..., Measurement], profile: Callable[[Case], KernelTable] = lambda _: KERNELS
+) -> type:
+    """Return ranks that start nothing and answer with what these return."""
 
     class Ranks:
         started: ClassVar[list[int]] = []
@@ -59,6 +61,11 @@ def ranks_that(measure: Callable[..., Measurement]) -> type:
             self.start()
             self.is_fresh = False
             return measure(case, asked=asked, **self.told)
+
+        def profile(self, case: Case) -> KernelTable:
+            self.start()
+            self.is_fresh = False
+            return profile(case)
 
         def drop(self) -> None:
             self.is_fresh = True
