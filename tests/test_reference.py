@@ -51,6 +51,7 @@ from bench_lib.report import console
 from bench_lib.storage import history
 from bench_lib.verdict import turns
 from bench_lib.verdict.evidence import Evidence, Turns
+from bench_lib.verdict.judge import overall
 from bench_lib.verdict.metrics import find
 
 DEVICE = gpus(1)[0]
@@ -813,6 +814,45 @@ def test_of_a_case_that_waits_for_its_host_pairs_are_to_exclude_its_devices_time
     assert not turns.want_more([wide, narrow], evidence)
     swapped = [replace(wide, interval=narrow.interval), replace(narrow, interval=wide.interval)]
     assert turns.want_more(swapped, evidence)
+
+
+def waiting(wall: float, device: float) -> ProcessSummary:
+    fields = {"log_median": wall, "log_device": device, "device_source": "graph"}
+    return make_process(host_bound=True, worker=f"waits {wall}", **fields)
+
+
+def busy(wall: float) -> ProcessSummary:
+    return make_process(log_median=wall, worker=f"busy {wall}")
+
+
+def in_turns(*pairs: tuple[ProcessSummary, ProcessSummary]) -> list[Verdict]:
+    evidence = Evidence([new for new, _ in pairs], None, turns=Turns("old", pairs, 6))
+    return verdicts_of({"case": evidence})["case"]
+
+
+def test_a_case_that_waits_for_its_host_in_some_processes_is_judged_by_its_devices_own_time():
+    pairs = [
+        (busy(0.0331), busy(0.0)),
+        (busy(0.0329), busy(0.0001)),
+        (busy(0.0330), waiting(0.09, -0.02)),  # one has the time that the other lacks
+        (waiting(0.0330, 0.0122), waiting(0.08, -0.0200)),
+        (waiting(0.0332, 0.0121), waiting(0.06, -0.0201)),
+    ]
+    (found,) = (v for v in in_turns(*pairs) if v.metric == "device")
+    assert found.status is Status.REGRESSED
+    assert found.ratio == pytest.approx(1.033, abs=0.001)
+
+
+def test_a_noisy_wall_time_of_pairs_is_left_to_the_devices_own_time():
+    walls = [(0.2, -0.2), (-0.3, 0.2), (0.3, -0.1), (-0.1, 0.2)]
+    pairs = [
+        (waiting(new, -0.01), waiting(old, -0.01 + 0.0001 * i))
+        for i, (new, old) in enumerate(walls)
+    ]
+    found = in_turns(*pairs)
+    statuses = {v.metric: v.status for v in found if v.against == "reference"}
+    assert statuses == {"latency": Status.SKIPPED, "device": Status.OK}
+    assert overall(found) is Status.OK
 
 
 def test_the_spread_of_pairs_is_learned_from_the_suite():

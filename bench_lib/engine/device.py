@@ -86,6 +86,8 @@ class HeldDevice:
         self._positions: dict[str, int] = {}
         self._in_bursts: dict[str, bool] = {}
         """By case, whether its first process in this run was measured in bursts."""
+        self._waited: set[str] = set()
+        """The cases whose device waited for its host in some process of this run."""
         self._other_locks = contextlib.ExitStack()
         """Holds the locks of the other devices that ranks have open."""
         self._devices_of_ranks: list[Hardware] = []
@@ -414,7 +416,14 @@ class HeldDevice:
             is_only = process == 0 and self._settings.processes == 1
             label = case.id if is_only else f"{case.id}, process {process + 1}"
             with spoken(self._settings.say, label, phase) as enter:
-                sent = replace(request, bursts=bursts, known=known, choices=choices, enter=enter)
+                sent = replace(
+                    request,
+                    bursts=bursts,
+                    known=known,
+                    choices=choices,
+                    device_time=case.id in self._waited,  # or it has it on one side only
+                    enter=enter,
+                )
                 measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
@@ -424,6 +433,8 @@ class HeldDevice:
             if numerics is not None:
                 measurement = replace(measurement, numerics=numerics)
             self._in_bursts.setdefault(case.id, measurement.state == IN_BURSTS)
+            if measurement.host_bound:
+                self._waited.add(case.id)
             return self._with_measurement(attempt, measurement, begin)
         except CaseSkipped as reason:
             attempt = replace(attempt, skipped=str(reason))

@@ -72,6 +72,8 @@ class MeasureRequest:
     """Whether compiled code stays in the user's cache folder; else it is tuned again next time."""
     known: Collection[str] = ()
     """Results that are not computed again: NUMERICS or COUNTS."""
+    device_time: bool = False
+    """Whether the device's own time is measured even if it does not wait for its host this time."""
     enter: Callable[[str], None] = dataclasses.field(default=lambda _phase: None, compare=False)
     """Called with each phase that begins."""
 
@@ -119,6 +121,7 @@ class WorkerProcess:
             "discards": not asked.keeps,
             "prove": proof is not None and proof not in self._zygote.proved,
             "known": sorted(asked.known),
+            "device_time": asked.device_time,
         }
         options = {name: value for name, value in options.items() if value not in (None, False, [])}
         measurement = self._answer(

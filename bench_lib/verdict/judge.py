@@ -73,7 +73,7 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         if case_id in judged:
             others = _with_host_bound(sharper(_less_the_clock(others, evidence)), evidence)
         combined = turns.decided(others, answers, evidence)
-        verdicts[case_id] = choices.weighed(sharper(combined), evidence)
+        verdicts[case_id] = choices.weighed(sharper(_left_to_the_device(combined)), evidence)
         verdicts[case_id] += _beside_the_reference(evidence)
         if evidence.turns is not None and evidence.turns.decides_alone:
             verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence.turns.reference)
@@ -399,9 +399,26 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
         return verdicts
     if not evidence.waits_as_before:
         return [_become_host_bound(verdict, evidence) for verdict in verdicts]
-    device = [v for v in verdicts if of(v.metric).in_place_of_host]
-    steady = bool(device) and all(v.status is not Status.NOISY for v in device)
+    steady = _device_is_steady(verdicts)
     return [_still_host_bound(verdict, evidence, device_is_steady=steady) for verdict in verdicts]
+
+
+def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
+    """Skip the pairs' verdict on a noisy wall time if they have the device's own time."""
+    if not _device_is_steady([v for v in verdicts if v.against == REFERENCE]):
+        return verdicts
+    finding = HostBound(before=True, device_judges=True)
+    return [
+        replace(v.finding(finding), status=Status.SKIPPED)
+        if v.status is Status.NOISY and v.against == REFERENCE and of(v.metric).host_sets
+        else v
+        for v in verdicts
+    ]
+
+
+def _device_is_steady(verdicts: Sequence[Verdict]) -> bool:
+    device = [v for v in verdicts if of(v.metric).in_place_of_host]
+    return bool(device) and all(v.status is not Status.NOISY for v in device)
 
 
 def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:

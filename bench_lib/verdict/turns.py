@@ -87,10 +87,22 @@ def _candidates(turns: Turns) -> list[ProcessSummary]:
 
 def _values(metric: Metric, turns: Turns) -> list[tuple[float, float]]:
     """Return the values of the pairs whose sides measured the metric alike."""
-    if metric.in_place_of_host and not any(new.host_bound for new in _candidates(turns)):
+    if metric.in_place_of_host and not any(side.host_bound for pair in turns.pairs for side in pair):
         return []
-    values = (metric.values(pair) for pair in turns.pairs if len(metric.states(pair)) == 1)
+    values = (_of_both(metric, pair) for pair in turns.pairs)
     return [(both[0], both[1]) for both in values if len(both) > 1]
+
+
+def _of_both(metric: Metric, pair: Sequence[ProcessSummary]) -> list[float]:
+    """Return a pair's two values; fewer if its sides did not measure the metric alike.
+
+    Where neither device waited for its host, the iteration's time is the device's own.
+    """
+    values = metric.values(pair) if len(metric.states(pair)) == 1 else []
+    if len(values) < len(pair) and metric.in_place_of_host:
+        if not any(side.host_bound for side in pair):
+            return _of_both(LEADING, pair)
+    return values
 
 
 def _alike(metric: Metric, evidence: Evidence, like: Sequence[ProcessSummary]) -> list[list[float]]:
@@ -125,7 +137,7 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
         for v in answers.values()
     ):
         return True
-    decisive = DEVICE if evidence.waits() else LEADING
+    decisive = DEVICE if DEVICE.name in answers else LEADING
     if any(_is_open(v, turns) for v in timed if _beyond(v, 1) or of(v.metric) is decisive):
         return True
     return any(

@@ -192,6 +192,8 @@ class MeasuringContext:
     """Whether those caches stay for the next time."""
     known: Collection[str] = ()
     """Results that need not be computed again: NUMERICS, COUNTS."""
+    device_time: bool = False
+    """Whether a step's device time is measured even if the device does not wait for its host."""
     phase: Callable[[str], None] = lambda _name: None
     """Called with each phase of the case, for the error message of a hang."""
     agree: Callable[[float], float] = lambda value: value
@@ -314,7 +316,8 @@ def _measured(
         portions = _portions(clock, workload.portions, context.agree(step_s))
 
     device = DeviceTime()
-    if host_bound and sampling.checks and context.setting.ranks == 1:  # or ranks fail together
+    wanted = host_bound or (issues and context.device_time)
+    if wanted and sampling.checks and context.setting.ranks == 1:  # or ranks fail together
         context.phase("device time")
         device = device_time(clock, workload.step)
         warnings += device.warnings

@@ -1,8 +1,8 @@
 """Workers, telemetry and machines that follow a script, for tests of scheduling and outcomes.
 
 A script maps a case's id to a list of answers, one for each time the case is measured:
-a list of iteration times, a Fault, or a text that is the reason of a skip.  The last answer
-repeats.
+a list of iteration times, a Measurement's fields, a Fault, or a text that is the reason of a skip.
+The last answer repeats.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bench_lib.model import (
 )
 from bench_lib.storage.history import utc_today
 
-Answer = list[float] | Fault | str
+Answer = list[float] | dict[str, Any] | Fault | str
 KERNELS = KernelTable("torch.profiler", 5, [Kernel("gemm_kernel", 1, 0.005)])
 
 
@@ -94,6 +94,8 @@ class Contexts:
         self.no_turns = False
         self.known: list[set[str]] = []
         """What nobody had to find out again, by measurement."""
+        self.device_time: list[bool] = []
+        """Whether the device's own time was asked for, by measurement."""
         self.compiled: set[str] = set()
         self.drawn: dict[str, Draw] = {}
         """What the compiler chooses for a case, if not what it is handed."""
@@ -137,6 +139,7 @@ class Context:
         if self.contexts.asks_to_give_way:
             self.give_way()
         self.contexts.known.append(set(asked.known))
+        self.contexts.device_time.append(asked.device_time)
         how = " by choices" if asked.choices and asked.choices.kernels else ""
         how += "" if asked.keeps else ", anew"
         self.contexts.log.append(f"{self.name} {case.id}{how}")
@@ -149,10 +152,10 @@ class Context:
         return make_measurement(
             case_id=case.id,
             context_id=self.name,
-            iteration_s=answer,
             device_uuid=self.contexts.device.uuid,
             draw=self.contexts.drawn.get(case.id, asked.choices),
             **({"compile_s": 3.0} if case.id in self.contexts.compiled else {}),
+            **(answer if isinstance(answer, dict) else {"iteration_s": answer}),
         )
 
     def calibrate(self) -> Calibration:
