@@ -333,6 +333,11 @@ def test_a_disturbed_compiled_case_is_looked_at_once_more_in_a_fresh_process(ben
     assert len({attempt.measurement.context_id for attempt in attempts}) == 2
 
 
+def test_iterations_that_are_asked_to_be_few_are_not_repeated_for_their_spread(bench, workers):
+    workers.script["a"] = [[0.6, 0.3, 0.2]]
+    assert len(bench().measure(make_case(id="a"))[0].attempts) == 1
+
+
 def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason(bench, workers):
     workers.script["a"] = [SPREAD_OUT, [0.010] * 20]
     first, second = bench().measure(make_case(id="a"))[0].attempts

@@ -157,7 +157,8 @@ def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> Non
     steps = options.max_epochs * max(1, DATASETS["cifar100"].train // global_batch)
     steps = min(options.max_steps, steps)
     iterations = -(-steps // _batches_per_step(options, source))
-    sampling = Sampling(iterations=iterations, max_iterations=iterations)
+    # A loader's batches are never alike, so a longer warm-up would only end at its limit.
+    sampling = Sampling(iterations=iterations, max_iterations=iterations, warmup_max_s=1.0)
     base = Case("", "", time_limit_s=options.time_limit or 0.0)
     cases = training.three_cases(values, replace(base, sampling=sampling), base)
     session = Measuring("train-cifar100", detect()[0], keeping, source.variables)

@@ -25,6 +25,8 @@ from bench_lib.launch.zygote import PLAIN, MeasureRequest, WorkerProcess, Zygote
 from bench_lib.model import Case, Environment, Fault, Hardware, Measurement
 from bench_lib.verdict.statistics import iterations
 
+FEWEST = 10
+"""Iterations whose spread says that something disturbed them; who asks for fewer gets them."""
 FORK = "fork"
 """Starting workers, which import torch, and opening a process; for most cases it is open."""
 
@@ -357,6 +359,7 @@ def disturbance(measurement: Measurement) -> str | None:
     """
     if measurement.host_bound:
         return "the device waited for the host"
-    if (spread := iterations.spread(measurement.iteration_s)) > iterations.TRUST:
+    samples = measurement.iteration_s
+    if len(samples) >= FEWEST and (spread := iterations.spread(samples)) > iterations.TRUST:
         return f"iterations spread by {spread:.1%}"
     return None

@@ -40,7 +40,7 @@ def three_cases(values: Mapping[str, Param], together: Case, alone: Case) -> dic
         STEP_ALONE: training_case(alone, **fixed),
     }
     if values["network"] != "inception_v3":  # whose images are larger than the data's
-        cases[INPUT] = training_case(alone, **fed)
+        cases[INPUT] = training_case(together, **fed)
     return cases
 
 
