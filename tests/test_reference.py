@@ -42,6 +42,7 @@ from bench_lib.model import (
     Hardware,
     Launch,
     Limits,
+    ProcessSummary,
     Record,
     Status,
     Verdict,

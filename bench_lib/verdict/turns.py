@@ -87,7 +87,7 @@ def _candidates(turns: Turns) -> list[ProcessSummary]:
 
 def _values(metric: Metric, turns: Turns) -> list[tuple[float, float]]:
     """Return the values of the pairs whose sides measured the metric alike."""
-    if metric.in_place_of_host and not any(side.host_bound for pair in turns.pairs for side in pair):
+    if metric.in_place_of_host and not any(_waited(pair) for pair in turns.pairs):
         return []
     values = (_of_both(metric, pair) for pair in turns.pairs)
     return [(both[0], both[1]) for both in values if len(both) > 1]
@@ -99,10 +99,13 @@ def _of_both(metric: Metric, pair: Sequence[ProcessSummary]) -> list[float]:
     Where neither device waited for its host, the iteration's time is the device's own.
     """
     values = metric.values(pair) if len(metric.states(pair)) == 1 else []
-    if len(values) < len(pair) and metric.in_place_of_host:
-        if not any(side.host_bound for side in pair):
-            return _of_both(LEADING, pair)
+    if len(values) < len(pair) and metric.in_place_of_host and not _waited(pair):
+        return _of_both(LEADING, pair)
     return values
+
+
+def _waited(pair: Sequence[ProcessSummary]) -> bool:
+    return any(side.host_bound for side in pair)
 
 
 def _alike(metric: Metric, evidence: Evidence, like: Sequence[ProcessSummary]) -> list[list[float]]:
