@@ -261,8 +261,7 @@ def _other_state(verdict: Verdict, finding: OtherState) -> str:
 
 def _unaccepted(verdict: Verdict, finding: Unaccepted) -> Iterator[str]:
     if verdict.value is not None:
-        value = verdict.value
-        yield f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.3f} s"
+        yield seconds(verdict.value)
     if finding.published is None:
         yield "no accepted baseline yet to compare it with"
     if finding.spread is not None:

@@ -217,7 +217,7 @@ def test_without_a_baseline_the_measured_value_is_told():
         Verdict(
             Status.NO_BASELINE,
             "latency",
-            "4.000 ms; no accepted baseline yet to compare it with",
+            "4 ms; no accepted baseline yet to compare it with",
             value=pytest.approx(0.004),
             unit="s",
             findings=[Unaccepted()],
@@ -242,7 +242,7 @@ def test_a_published_figure_is_compared_with_and_never_judged_by():
     assert (only.status, only.metric, only.ratio) == (Status.NO_BASELINE, "latency", None)
     assert only.against == "published"
     assert only.reason == (
-        "20.000 ms; 9181 img/s; published: 987 img/s, 9.3 times that; "
+        "20 ms; 9181 img/s; published: 987 img/s, 9.3 times that; "
         "for information only; another torch; source: a table"
     )
     assert not is_suspicious([only])
@@ -252,7 +252,7 @@ def test_a_published_range_is_told_beside_its_middle():
     candidate = make_processes([0.0], log_throughput=math.log(516.1), spread=0.06)
     (only,) = verdicts_on(candidate, published_baseline(item="token", low=900.0, high=1074.0))
     assert only.reason.startswith(
-        "1.000 s; iterations within a process vary by 6.0%, above 5%, where timings are no "
+        "1 s; iterations within a process vary by 6.0%, above 5%, where timings are no "
         "longer trusted; 516.1 token/s; published: 987 token/s (900 to 1074), 0.523 times "
         "that; for "
     )
@@ -266,7 +266,7 @@ def test_a_shortcoming_is_the_middle_processs_or_any_answers():
     ]
     (only,) = verdicts_of({CASE: Evidence(candidate, None)})[CASE]
     assert only.reason == (
-        "1.000 s; no accepted baseline yet to compare it with; "
+        "1 s; no accepted baseline yet to compare it with; "
         "the output contains infinities or NaN"
     )
 
