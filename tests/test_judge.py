@@ -266,8 +266,7 @@ def test_a_shortcoming_is_the_middle_processs_or_any_answers():
     ]
     (only,) = verdicts_of({CASE: Evidence(candidate, None)})[CASE]
     assert only.reason == (
-        "1 s; no accepted baseline yet to compare it with; "
-        "the output contains infinities or NaN"
+        "1 s; no accepted baseline yet to compare it with; the output contains infinities or NaN"
     )
 
 
