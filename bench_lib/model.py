@@ -85,7 +85,7 @@ class Sampling:
     """After this, the case is measured anyway, with a warning that it was not steady."""
     warmup_steps: int = 0
     """Minimum number of untimed steps before measuring, however long they take."""
-    iterations: int = 20
+    iterations: int = 10
     """Minimum number of measured iterations."""
     max_iterations: int = 200
     """Maximum number of measured iterations."""

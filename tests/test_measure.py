@@ -343,7 +343,7 @@ def test_after_giving_way_one_more_block_warms_up():
 
 @pytest.mark.parametrize(
     ("step_s", "iterations"),
-    [(1.0, 20), (0.0126, 20), (0.0125, 20), (0.01, 25), (0.00126, 199), (0.001, 200), (0.0, 200)],
+    [(1.0, 10), (0.0251, 10), (0.025, 10), (0.01, 25), (0.00126, 199), (0.001, 200), (0.0, 200)],
 )
 def test_iterations_fill_the_time_within_the_bounds_of_the_case(step_s, iterations):
     assert iterations_for(Sampling(), step_s) == iterations

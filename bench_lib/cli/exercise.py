@@ -64,7 +64,7 @@ class ExerciseOptions:
     task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer"
     iterations: Annotated[
         int | None,
-        typer.Option(min=1, max=LARGEST, help="Measured iterations (default: 20 to 200, by time)."),
+        typer.Option(min=1, max=LARGEST, help="Measured iterations (default: 10 to 200, by time)."),
     ] = None
     time_limit: Annotated[
         float | None,

@@ -11,12 +11,13 @@ TRUST = 0.05
 
 
 def spread(samples: Sequence[float]) -> float:
-    """Return the coefficient of variation with the slowest twentieth left out.
+    """Return the coefficient of variation with the slowest twentieth left out, or one of ten.
 
-    One stall in twenty iterations is a tail, which is recorded as such; an unstable case
+    One stall in ten iterations is a tail, which is recorded as such; an unstable case
     is one whose ordinary iterations differ.
     """
-    kept = sorted(samples)[: len(samples) - len(samples) // 20]
+    tail = len(samples) // 20 or len(samples) // 10
+    kept = sorted(samples)[: len(samples) - tail]
     if len(kept) < 2:
         return 0.0
     mean = math.fsum(kept) / len(kept)
