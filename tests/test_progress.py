@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import random
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import builders
 import pytest
 from builders import make_attempt, make_case, make_record, write_run
 
 from bench_lib.engine import pace
-from bench_lib.engine.pace import SLACK, Pace, ProgressLines, dealt, is_compiled, name_of, queues
+from bench_lib.engine.pace import Pace, ProgressLines, in_order, is_compiled, name_of
+from bench_lib.plugin.devices import DEVICE, scheduling
 from bench_lib.storage import history
 
 
@@ -176,6 +178,17 @@ def test_devices_measure_at_the_same_time(progress):
     assert counted.left_s() == 5.0
 
 
+def test_devices_that_share_the_cases_need_their_part_of_the_time(clock, progress):
+    counted = progress(a=10.0, b=20.0, c=30.0)
+    counted.begin("measuring", [["a", "b", "c"]], 2)
+    assert counted.left_s() == 30.0
+    clock.now += 15.0
+    counted.finish("a")
+    assert counted.left_s() == 25.0
+    clock.now += 5.0
+    assert counted.left_s() == 20.0
+
+
 def test_a_long_phase_has_a_line_every_15_seconds(clock, progress, said):
     counted = progress()
     counted.begin("measuring", [[str(i) for i in range(12)]])
@@ -235,31 +248,109 @@ def test_a_phase_that_is_over_before_ten_seconds_is_not_said():
 # ---- who measures which -----------------------------------------------------------------
 
 
+class ScriptedWorker:
+    """A worker of xdist on a device; as those do, it begins a test when it knows the next one."""
+
+    def __init__(self, device):
+        self.workerinput = {DEVICE: device}
+        self.gateway = SimpleNamespace(id=f"gw{device}")
+        self.shutting_down = False
+        self.waiting = []
+        self.measured = []
+
+    def send_runtest_some(self, indices):
+        self.waiting += indices
+
+    def shutdown(self):
+        self.shutting_down = True
+
+    @property
+    def may_begin(self):
+        return len(self.waiting) > (0 if self.shutting_down else 1)
+
+
+def spread(lasts, *, devices=2, homes=None, expected=None):
+    """Have scripted workers measure tests that last so many seconds.
+
+    Returns each device's tests, in their order, and when it ended.
+    """
+    names = list(lasts)
+    options = {"tx": ["popen"] * devices, "maxschedchunk": None}
+    config = SimpleNamespace(getvalue=options.get, getoption=options.get, hook=None)
+    order = in_order(names, Pace(lasts if expected is None else expected))
+    scheduler = scheduling(
+        config, SimpleNamespace(loadsched=lambda *_: None), lambda _ids: (order, homes or {})
+    )
+    workers = [ScriptedWorker(device) for device in range(devices)]
+    for worker in workers:
+        scheduler.add_node(worker)
+    for worker in workers:
+        scheduler.add_node_collection(worker, names)
+    scheduler.schedule()
+    now, ends = 0.0, dict.fromkeys(workers, 0.0)
+    running = []
+    while True:
+        for worker in workers:
+            if worker.may_begin and worker not in [other for _, other, _ in running]:
+                index = worker.waiting.pop(0)
+                running.append((now + lasts[names[index]], worker, index))
+        if not running:
+            break
+        ended = min(running, key=lambda item: item[0])
+        running.remove(ended)
+        now, worker, index = ended
+        ends[worker] = now
+        worker.measured.append(names[index])
+        scheduler.mark_test_complete(worker, index, lasts[names[index]])
+    assert scheduler.tests_finished
+    assert sorted(name for worker in workers for name in worker.measured) == sorted(names)
+    return [worker.measured for worker in workers], list(ends.values())
+
+
+def gate(chance):
+    lasts = {f"network-{n}": chance.uniform(1.0, 8.6) for n in range(30)}
+    return lasts | {f"operator-{n}": chance.uniform(0.02, 1.8) for n in range(30)}
+
+
 @pytest.mark.parametrize("devices", [2, 8])
-@pytest.mark.parametrize("has_history", [True, False])
-def test_a_gate_is_dealt_evenly_and_stays_where_it_was(devices, has_history):
-    chance = random.Random(1)
-    takes = {f"network-{n}": chance.uniform(1.0, 8.6) for n in range(30)}
-    takes |= {f"operator-{n}": chance.uniform(1.3, 1.8) for n in range(30)}
-    homes = {name: chance.randrange(devices) for name in takes} if has_history else {}
-    found = dealt(list(takes), devices, homes, Pace(takes))
-    for queue in queues(found, devices):
-        mean = sum(takes.values()) / devices
-        assert sum(takes[name] for name in queue) == pytest.approx(mean, rel=2 * SLACK)
-    assert dealt(list(takes), devices, found, Pace(takes)) == found
+@pytest.mark.parametrize("seed", range(5))
+def test_devices_end_within_one_case_of_each_other(devices, seed):
+    lasts = gate(random.Random(seed))
+    _, ends = spread(lasts, devices=devices)
+    assert max(ends) - min(ends) < max(lasts.values())
 
 
-def test_a_suite_that_was_on_one_device_is_spread_over_two():
-    names = [f"case-{n}" for n in range(10)]
-    found = dealt(names, 2, dict.fromkeys(names, 0), Pace(dict.fromkeys(names, 2.0)))
-    assert [len(queue) for queue in queues(found, 2)] == [5, 5]
+@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_so_they_do_if_cases_last_otherwise_than_on_the_devices_that_measured_them(devices, seed):
+    chance = random.Random(seed)
+    lasts = gate(chance)
+    expected = {name: chance.uniform(0.5, 2.0) * seconds for name, seconds in lasts.items()}
+    homes = {name: min(chance.randrange(devices), chance.randrange(devices)) for name in lasts}
+    _, ends = spread(lasts, devices=devices, homes=homes, expected=expected)
+    assert max(ends) - min(ends) < max(lasts.values())
+
+
+def test_cases_stay_on_their_device_while_all_are_busy():
+    lasts = {f"case-{n}": 2.0 for n in range(10)}
+    homes = {name: n % 3 % 2 for n, name in enumerate(lasts)}  # seven and three
+    measured, ends = spread(lasts, homes=homes)
+    assert ends == [10.0, 10.0]
+    assert all(homes[name] == 0 for name in measured[0])
+    again = {name: device for device, names in enumerate(measured) for name in names}
+    measured_again, _ = spread(lasts, homes=again)
+    assert list(map(set, measured_again)) == list(map(set, measured))
 
 
 def test_compiled_cases_come_first_and_every_device_has_as_many():
     names = [f"case-{n}-{mode}-infer" for n in range(6) for mode in ("eager", "max-autotune")]
-    found = dealt(names, 2, {}, Pace({}))
-    assert list(map(is_compiled, found)) == [True] * 6 + [False] * 6
-    assert [sum(map(is_compiled, queue)) for queue in queues(found, 2)] == [3, 3]
+    measured, _ = spread(dict.fromkeys(names, 1.0), expected={})
+    assert [list(map(is_compiled, own)) for own in measured] == [[True] * 3 + [False] * 3] * 2
+
+
+def test_fewer_cases_than_devices_are_measured_at_the_same_time():
+    measured, _ = spread({"a": 5.0, "b": 5.0}, devices=3, homes={"a": 2, "b": 2})
+    assert sorted(map(len, measured)) == [0, 1, 1]
 
 
 @pytest.mark.parametrize(

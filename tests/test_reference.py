@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import math
@@ -367,6 +368,40 @@ def test_a_case_without_a_baseline_is_judged_by_its_pairs(bed):
     record = bed.run(new)[new.id]
     assert record.status is Status.REGRESSED
     assert [v.status for v in record.verdicts if v.against == "pinned"] == [Status.NO_BASELINE]
+
+
+def test_further_pairs_are_measured_on_all_devices_of_the_run_unless_there_is_a_baseline(bed):
+    devices = gpus(2)
+    fine, *new = (make_case(id=f"{name}-b64-fp16-eager-infer") for name in "fabcd")
+    slow = {case.id: [SLOW] for case in (CASE, *new)}
+    bed.start = lambda side, device: Contexts({} if side is bed.reference else slow, device)
+    settings = Settings(
+        history=bed.folder / "history",
+        baselines=bed.folder / "baselines",
+        planned=PLANNED,
+        sides={"": Side(), REFERENCE: bed.reference},
+    )
+    with contextlib.closing(engine.Engine(devices[0], settings)) as run:
+        run.open()
+        for device, cases in ((devices[0], [CASE, *new]), (devices[1], [fine])):
+            with contextlib.closing(bed.hold(device, settings)) as held:
+                for case in cases:
+                    for outcome in held.measure(case):
+                        run.note(outcome)
+        run.remeasure()
+        own, reference = run.suite.records, run.suites[REFERENCE].records
+    places = {
+        case_id: {a.process: a.device_uuid for a in record.attempts}
+        for case_id, record in own.items()
+    }
+    assert places == {
+        case_id: {a.process: a.device_uuid for a in record.attempts}
+        for case_id, record in reference.items()
+    }
+    assert set(places[CASE.id].values()) == {devices[0].uuid}
+    for process in range(1, PLANNED):
+        busy = [places[case_id][process] for case_id in slow]
+        assert sorted(busy.count(device.uuid) for device in devices) == [2, 3]
 
 
 def test_a_clock_that_both_sides_share_spoils_no_pair(bed):

@@ -135,12 +135,6 @@ class Engine:
                     self._shared[at, name] = processes.share(side, device, part)
         return {n: address for (where, n), (_, address) in self._shared.items() if where == at}
 
-    def unshare(self, device: Hardware) -> None:
-        """End the workers of a device that has nothing to measure, if they are there."""
-        for at, name in list(self._shared):
-            if at == place(device):
-                self._shared.pop((at, name))[0].close()
-
     def _use_started(self, held: HeldDevice) -> None:
         """Have a device use the workers that have started, unless it would start different ones.
 
@@ -248,9 +242,10 @@ class Engine:
         """Measure in fresh processes what looks different, and once what the hardware disturbed.
 
         All such cases of a device share its process, and devices are measured at the same time.
-        A case is dropped as soon as it no longer looks different.  Cases of several ranks come
-        after the others, when no device is held but the first.  Raises LaunchError,
-        DeviceBusyError and HistoryError.
+        A case stays on its device; without a baseline any device measures its next pair, since it
+        measures both sides.  A case is dropped as soon as it no longer looks different.  Cases of
+        several ranks come after the others, when no device is held but the first.  Raises
+        LaunchError, DeviceBusyError and HistoryError.
         """
         until_s = time.monotonic() + self.settings.budget_s
         for of_several_ranks in (False, True):
@@ -262,8 +257,7 @@ class Engine:
     ) -> None:
         held: dict[str, HeldDevice] = {}
 
-        def on(record: Record) -> HeldDevice:
-            device = self.suite.hardware_of(record)
+        def on(device: Hardware) -> HeldDevice:
             if place(device) not in held:
                 held[place(device)] = stack.enter_context(self._holding(device))
             return held[place(device)]
@@ -290,8 +284,8 @@ class Engine:
             message = f"re-measuring {len(records)} of {len(self.suite.records)} cases "
             self.settings.say(f"{message}in fresh {unit} {process + 1} of at most {planned}")
             queues: dict[HeldDevice, list[Case]] = {}
-            for record in sorted(records, key=_turn):
-                queues.setdefault(on(record), []).append(record.case)
+            for device, cases in self._dealt(sorted(records, key=_turn)):
+                queues[on(device)] = cases
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(REMEASURING, lanes)
             self._measure_in(
@@ -303,6 +297,20 @@ class Engine:
                 known=self._without_doubt(records),
             )
         is_spent(of_these(self._in_doubt(planned)))
+
+    def _dealt(self, records: Sequence[Record]) -> list[tuple[Hardware, list[Case]]]:
+        """Return devices of this run, and the cases that each measures again, in their order."""
+        devices = {place(d): d for d in map(self.suite.hardware_of, self.suite.records.values())}
+        queues: dict[str, list[Case]] = {at: [] for at in devices}
+        for record in records:
+            own = self.suite.hardware_of(record)
+            alike = [place(own)]
+            accepted = self.baselines_of(own.key).baselines if self._by_baseline else {}
+            is_pair = self.settings.reference is not None and record.case.launch.ranks == 1
+            if is_pair and record.case.id not in accepted:
+                alike += [at for at, device in devices.items() if device.key == own.key]
+            queues[min(alike, key=lambda at: len(queues[at]))].append(record.case)
+        return [(devices[at], cases) for at, cases in queues.items() if cases]
 
     def _in_doubt(self, process: int) -> list[Record]:
         """Return the records that are to be measured in the run's ``process``-th process."""

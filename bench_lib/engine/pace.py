@@ -1,4 +1,4 @@
-"""How long cases should take, judging by earlier runs; which device measures which; progress."""
+"""How long cases should take, judging by earlier runs; in which order; progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import statistics
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,42 +82,16 @@ def is_compiled(nodeid: str) -> bool:
     return _COMPILED.search(name_of(nodeid)) is not None
 
 
-SLACK = 0.08
-"""A device's queue may be longer than the mean by this share, before cases leave it."""
-COMPILING = 10.0
-"""A compiled case that nobody has measured counts for so many others."""
+def in_order(names: Iterable[str], pace: Pace) -> dict[str, float]:
+    """Return the seconds that each case may take, in the order of measuring.
 
-
-def dealt(
-    names: Sequence[str], devices: int, homes: Mapping[str, int], pace: Pace
-) -> dict[str, int]:
-    """Return by name the device, from 0, that measures a case; compiled ones come first.
-
-    A case stays at home, where it was last, unless that device would be busy for longer than the
-    others; any other goes to the one that has least to do.  The longest are dealt first.
+    Compiled ones come first, so that devices compile at the same time, and not while another one
+    measures; then the longest, so that devices end together.  An unknown time is the median.
     """
-    known = [taken for name in names if (taken := pace.of(name)) is not None]
-    usual = statistics.median(known) if known else 1.0
-
-    def takes(name: str) -> float:
-        taken = pace.of(name)
-        return taken if taken is not None else usual * (COMPILING if is_compiled(name) else 1.0)
-
-    most = (1 + SLACK) * sum(map(takes, names)) / devices
-    loads = [0.0] * devices
-    places = {}
-    for name in sorted(names, key=takes, reverse=True):
-        device = homes.get(name)
-        if device is None or loads[device] + takes(name) > most:
-            device = loads.index(min(loads))
-        loads[device] += takes(name)
-        places[name] = device
-    return {name: places[name] for name in sorted(names, key=lambda name: not is_compiled(name))}
-
-
-def queues(places: Mapping[str, int], devices: int) -> list[Sequence[str]]:
-    """Return the names of each device's cases, in their order."""
-    return [[name for name in places if places[name] == device] for device in range(devices)]
+    known = {name: pace.of(name) for name in names}
+    usual = statistics.median([taken for taken in known.values() if taken is not None] or [1.0])
+    takes = {name: usual if taken is None else taken for name, taken in known.items()}
+    return dict(sorted(takes.items(), key=lambda item: (not is_compiled(item[0]), -item[1])))
 
 
 LONG_S = 10.0
@@ -161,11 +135,12 @@ EVERY_S = 15.0
 
 @dataclass
 class _Lane:
-    """The remaining tasks of one device, in turn."""
+    """The remaining tasks that one device, or several, take in turn."""
 
     left: dict[str, float | None]
     """Seconds that each may take, if known."""
     since: float
+    devices: int = 1
 
 
 class ProgressLines(Progress):
@@ -186,15 +161,18 @@ class ProgressLines(Progress):
         self._phase = ""
         self._total = 0
         self._lanes: list[_Lane] = []
+        self._firsts = 0
         self._done: list[tuple[float, float | None]] = []
         """Seconds that each finished task took, and was expected to take, if that was known."""
         self._last = -math.inf
 
-    def begin(self, phase: str, lanes: Sequence[Sequence[str]], /) -> None:
-        """Begin a phase that does each lane's tests, or cases, one after the other."""
+    def begin(self, phase: str, lanes: Sequence[Sequence[str]], /, devices: int = 1) -> None:
+        """Begin a phase in which so many devices share each lane's tests, or cases."""
         pace, now = self._pace(phase), self._clock()
-        self._phase, self._done = phase, []
-        self._lanes = [_Lane({name: pace.of(name) for name in lane}, now) for lane in lanes]
+        self._phase, self._done, self._firsts = phase, [], len(lanes) * devices
+        self._lanes = [
+            _Lane({name: pace.of(name) for name in lane}, now, devices) for lane in lanes
+        ]
         self._total = sum(len(lane.left) for lane in self._lanes)
         self.began, self._last = True, now
         left_s = self.left_s()
@@ -206,7 +184,7 @@ class ProgressLines(Progress):
         now = self._clock()
         for lane in self._lanes:
             if name in lane.left:
-                self._done.append((now - lane.since, lane.left.pop(name)))
+                self._done.append(((now - lane.since) * lane.devices, lane.left.pop(name)))
                 lane.since = now
                 if now - self._last >= EVERY_S:
                     self._last = now
@@ -215,10 +193,10 @@ class ProgressLines(Progress):
     def left_s(self) -> float | None:
         """Return the seconds that the longest lane needs; unknown times count like the others.
 
-        Where the tasks so far took longer than expected, so will those that are left.  Each lane's
-        first case loads libraries, so nothing is known before the second.
+        Where the tasks so far took longer than expected, so will those that are left.  Each
+        device's first case loads libraries, so nothing is known before the second.
         """
-        done = self._done[len(self._lanes) :]
+        done = self._done[self._firsts :]
         mean = statistics.fmean(taken for taken, _ in done) if done else None
         foreseen = [(taken, seconds) for taken, seconds in done if seconds]
         taken_s = sum(taken for taken, _ in foreseen)
@@ -232,8 +210,9 @@ class ProgressLines(Progress):
             known = [seconds for seconds in takes if seconds is not None]
             if len(known) < len(takes):
                 return None
-            running = min(self._clock() - lane.since, known[0]) if known else 0.0
-            longest = max(longest, sum(known) - running)
+            passed_s = self._clock() - lane.since
+            running_s = sum(min(passed_s, seconds) for seconds in known[: lane.devices])
+            longest = max(longest, (sum(known) - running_s) / lane.devices)
         return longest
 
     def _line(self, left_s: float | None) -> str:
@@ -242,6 +221,6 @@ class ProgressLines(Progress):
             return line
         if left_s is not None:
             line += f", about {duration(left_s)} left"
-        if len(self._lanes) == 1:
+        if self._firsts == 1:
             line += f"; now {name_of(next(iter(self._lanes[0].left)))}"
         return line

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -75,32 +76,51 @@ def part_of(nodeid: str, count: int) -> int:
     return zlib.crc32(name.encode()) % count
 
 
-def scheduling(
-    config: pytest.Config, log: Any, plan: Callable[[Sequence[str], int], Mapping[str, int]]
-) -> Any:
-    """Return a scheduler for xdist that sends each test to its device's worker.
+def next_for(device: int, takes: Mapping[str, float], homes: Mapping[str, int]) -> str:
+    """Return the case that a free device measures next, of those that wait, in their order.
 
-    ``plan`` returns which of so many devices measures each test, in the order of measuring.
+    It is the first that was measured there last, or nowhere.  If there is none, the device helps
+    the one that would be busy for longest.
     """
-    from xdist.scheduler.each import EachScheduling  # noqa: PLC0415 - xdist is not always installed
+    left: dict[int, float] = defaultdict(float)
+    for name, taken in takes.items():
+        left[homes.get(name, device)] += taken
+    queue = device if device in left else max(left, key=left.__getitem__)
+    return next(name for name in takes if homes.get(name, device) == queue)
 
-    class DeviceScheduling(EachScheduling):  # type: ignore[misc]  # xdist has no types
-        """Every worker collects everything and runs only its device's tests."""
+
+def scheduling(
+    config: pytest.Config,
+    log: Any,
+    plan: Callable[[Sequence[str]], tuple[Mapping[str, float], Mapping[str, int]]],
+) -> Any:
+    """Return a scheduler for xdist by which devices end together.
+
+    ``plan`` returns the seconds that each test may take, in the order of measuring, and the device
+    that measured it last, where one of these did.
+    """
+    from xdist.scheduler.load import LoadScheduling  # noqa: PLC0415 - xdist is not always installed
+
+    class DeviceScheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
+        """A worker is sent one test when it begins another: it has to know which one follows."""
 
         def schedule(self) -> None:
-            assert self.collection_is_completed
-            for node, pending in self.node2pending.items():
-                if node in self._started:
-                    continue
-                if not pending:
-                    device, ids = node.workerinput[DEVICE], self.node2collection[node]
-                    places = plan(ids, self.numnodes)
-                    order = {nodeid: n for n, nodeid in enumerate(places)}
-                    ours = (i for i, nodeid in enumerate(ids) if places[nodeid] == device)
-                    pending[:] = sorted(ours, key=lambda i: order[ids[i]])
-                node.send_runtest_some(pending)
-                node.shutdown()
-                self._started.append(node)
+            self.maxschedchunk = 1
+            ids = next(iter(self.node2collection.values()))
+            self._takes, self._homes = plan(ids)
+            super().schedule()
+
+        def check_schedule(self, node: Any, duration: float = 0) -> None:
+            super().check_schedule(node, max(duration, 1.0))  # else short tests bring several
+
+        def _send_tests(self, node: Any, num: int) -> None:
+            for _ in range(min(num, len(self.pending))):
+                waiting = {self.collection[index]: index for index in self.pending}
+                takes = {name: s for name, s in self._takes.items() if name in waiting}
+                index = waiting[next_for(node.workerinput[DEVICE], takes, self._homes)]
+                self.pending.remove(index)
+                self.node2pending[node].append(index)
+                node.send_runtest_some([index])
 
     return DeviceScheduling(config, log)
 

@@ -43,7 +43,6 @@ class PerfSession(Selection):
     held_failures: int = 0
     """How many of this process's tests failed in a teardown whose report is held back."""
     interrupted: bool = False
-    _plan: Mapping[str, int] | None = None
 
     def refusal(self, case: Case) -> str | None:
         """Return why a test must not measure this case; None if it may."""
@@ -105,20 +104,17 @@ class PerfSession(Selection):
         run_id = "" if self.suite is None else self.suite.writer.run_id
         return pace.read(self.options.history, self.device().key, but=run_id)
 
-    def plan(self, nodeids: Sequence[str], workers: int) -> Mapping[str, int]:
-        """Return which of the first ``workers`` devices measures each test, in measuring order.
+    def plan(self, nodeids: Sequence[str]) -> tuple[Mapping[str, float], Mapping[str, int]]:
+        """Return each test's seconds, in measuring order, and by test the index of its device.
 
-        Compiled cases come first, so that devices compile at the same time, and not while
-        another one measures.
+        That is the one which measured it last: there its baseline says most, and its numerics are
+        known.
         """
-        if self._plan is None or not self._plan.keys() >= set(nodeids):
-            index = {d.uuid: i for i, d in enumerate(self.devices[:workers]) if d.uuid}
-            last = {nodeid: self.pace.device_of(nodeid) for nodeid in nodeids}
-            homes = {nodeid: index[uuid] for nodeid, uuid in last.items() if uuid in index}
-            self._plan = pace.dealt(nodeids, workers, homes, self.pace)
-            for idle in set(range(workers)) - set(self._plan.values()):
-                self.engine.unshare(self.devices[idle])
-        return self._plan
+        devices = self.devices[: len(self.config.option.tx)]
+        index = {device.uuid: i for i, device in enumerate(devices) if device.uuid}
+        last = {nodeid: self.pace.device_of(nodeid) for nodeid in nodeids}
+        homes = {nodeid: index[uuid] for nodeid, uuid in last.items() if uuid in index}
+        return pace.in_order(nodeids, self.pace), homes
 
     def defers(self, case: Case) -> bool:
         """Whether a case waits: it needs devices that other xdist workers hold."""

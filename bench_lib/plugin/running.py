@@ -14,7 +14,6 @@ from _pytest.runner import runtestprotocol
 from bench_lib import formats
 from bench_lib.engine import commands
 from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.pace import queues
 from bench_lib.engine.settings import MEASURING, REFERENCE, Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import ended_by, undisturbed
@@ -205,7 +204,7 @@ def _machine_warnings() -> Generator[None]:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Send each case to its device."""
+    """Have each worker measure on its device, until all is measured."""
     if ASSIGNMENT not in config.stash:
         return None
     return devices.scheduling(config, log, config.stash[SESSION].plan)
@@ -217,8 +216,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     perf_session, workers = node.config.stash[SESSION], len(node.config.option.tx)
     begins = perf_session.suite is not None and not perf_session.progress.began
     if begins and ASSIGNMENT in node.config.stash:
-        lanes = queues(perf_session.plan(ids, workers), workers)
-        perf_session.progress.begin(MEASURING, lanes)
+        perf_session.progress.begin(MEASURING, [ids], workers)
 
 
 @pytest.hookimpl(tryfirst=True)
