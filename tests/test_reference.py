@@ -879,8 +879,15 @@ def test_a_case_that_waits_for_its_host_in_some_processes_is_judged_by_its_devic
     assert found.ratio == pytest.approx(1.033, abs=0.001)
 
 
-def test_a_noisy_wall_time_of_pairs_is_left_to_the_devices_own_time():
-    walls = [(0.2, -0.2), (-0.3, 0.2), (0.3, -0.1), (-0.1, 0.2)]
+@pytest.mark.parametrize(
+    "walls",
+    [
+        [(0.2, -0.2), (-0.3, 0.2), (0.3, -0.1), (-0.1, 0.2)],
+        [(0.03, 0.0), (0.05, 0.0), (-0.01, 0.0), (0.06, 0.0)],
+    ],
+    ids=["noisy", "perhaps slower, perhaps not"],
+)
+def test_a_wall_time_of_pairs_that_cannot_tell_is_left_to_the_devices_own_time(walls):
     pairs = [
         (waiting(new, -0.01), waiting(old, -0.01 + 0.0001 * i))
         for i, (new, old) in enumerate(walls)

@@ -158,8 +158,9 @@ def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> Non
     steps = min(options.max_steps, steps)
     iterations = -(-steps // _batches_per_step(options, source))
     # A loader's batches are never alike, so a longer warm-up would only end at its limit.
-    sampling = Sampling(iterations=iterations, max_iterations=iterations, warmup_max_s=1.0)
-    base = Case("", "", time_limit_s=options.time_limit or 0.0)
+    sampling = Sampling(warmup_max_s=1.0)
+    base = Case("", "", sampling=sampling, time_limit_s=options.time_limit or 0.0)
+    sampling = replace(sampling, iterations=iterations, max_iterations=iterations)
     cases = training.three_cases(values, replace(base, sampling=sampling), base)
     session = Measuring("train-cifar100", detect()[0], keeping, source.variables)
 

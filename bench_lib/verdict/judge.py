@@ -404,16 +404,23 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
 
 
 def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
-    """Skip the pairs' verdict on a noisy wall time if they have the device's own time."""
+    """Skip the pairs' verdict on a wall time that cannot tell, if they have the device's own."""
     if not _device_is_steady([v for v in verdicts if v.against == REFERENCE]):
         return verdicts
     finding = HostBound(before=True, device_judges=True)
     return [
         replace(v.finding(finding), status=Status.SKIPPED)
-        if v.status is Status.NOISY and v.against == REFERENCE and of(v.metric).host_sets
+        if v.against == REFERENCE and of(v.metric).host_sets and _cannot_tell(v)
         else v
         for v in verdicts
     ]
+
+
+def _cannot_tell(verdict: Verdict) -> bool:
+    """Whether a case may be slower, but as well be no slower at all."""
+    if verdict.status is Status.SUSPECT:
+        return verdict.interval is not None and verdict.interval[0] <= 1
+    return verdict.status is Status.NOISY
 
 
 def _device_is_steady(verdicts: Sequence[Verdict]) -> bool:
