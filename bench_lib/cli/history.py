@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,7 +21,6 @@ from bench_lib.cli.options import known
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, one_form, picked, tell, write
 from bench_lib.formats import printable
 from bench_lib.model import Measurement, Record, UserError
-from bench_lib.report import spent
 from bench_lib.report.answer import Answer, Column, Table
 
 if TYPE_CHECKING:
@@ -210,16 +211,24 @@ def _points(history: Path, run: str | None) -> str:
 
 def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
     """Return a run's time by phase, and a note on its time outside attempts."""
-    total = spent.spent(run.records.values())
-    if not total.attempts:
+    spent_s: Counter[str] = Counter()
+    for attempt in (attempt for record in run.records.values() for attempt in record.attempts):
+        spent_s.update(attempt.phases_s)
+    if not spent_s:
         return {}, ["none of its attempts recorded where the time went"]
-    notes = []
+    notes, total_s = [], math.fsum(spent_s.values())
     if run.ended is not None:
         took_s = (_moment(run.ended) - _moment(run.started)).total_seconds()
-        outside = f", {took_s - total.total_s:.0f} s of it outside attempts"
+        outside = f", {took_s - total_s:.0f} s of it outside attempts"
         # Several devices measure at the same time.
-        notes = [f"the run took {took_s:.0f} s{outside if took_s > total.total_s else ''}"]
-    return {"phases": spent.phases(total)}, notes
+        notes = [f"the run took {took_s:.0f} s{outside if took_s > total_s else ''}"]
+    columns: list[Column[tuple[str, float]]] = [
+        Column("phase", lambda row: row[0]),
+        Column("time_s", lambda row: row[1], "s", "time"),
+        Column("share", lambda row: row[1] / total_s if total_s > 0 else None, formats.SHARE),
+    ]
+    rows = [*spent_s.most_common(), ("all", total_s)]  # the longest first
+    return {"phases": Table(columns, rows)}, notes
 
 
 def _moment(time: str) -> dt.datetime:
