@@ -32,7 +32,7 @@ class Difference(Finding):
     family: float | None = None
     """Change of the case's family on this device, as a ratio above 1 if worse; divided out."""
     set_aside: int = 0
-    """How many disturbed processes were left out."""
+    """How many disturbed processes, or pairs, were left out."""
     moved: tuple[int, int] | None = None
     """How many cases moved in this direction and how many there are, if most did."""
     kind: str = "difference"

@@ -160,7 +160,8 @@ def _limits(verdict: Verdict, finding: Difference) -> Iterator[str]:
         moved = _change(verdict, finding.family)
         yield f"without its family's shift on this device, which is {moved}"
     if finding.set_aside:
-        yield f"{many(finding.set_aside, 'disturbed process')} ignored"
+        one = "process" if finding.baseline else "pair"
+        yield f"{many(finding.set_aside, f'disturbed {one}')} ignored"
     if finding.is_certain is not None and 0 < finding.baseline < LEAST_PROCESSES:
         yield f"with fewer than {LEAST_PROCESSES} baseline processes the spread is a guess"
     if finding.moved is not None:

@@ -52,7 +52,11 @@ class World:
     unshared: float = 0.0
     """From run to run in each case, and not the same for the two sides of a pair."""
     stalled: float = 0.0
-    """Share of a case's processes that something slows down by 5 to 50%."""
+    """Share of a case's processes that something slows down."""
+    stall: tuple[float, float] = (0.05, 0.5)
+    """By how much it does."""
+    heavy: bool = False
+    """Whether processes differ as Student's t with three degrees of freedom does."""
     pairs: bool = True
     """Whether there is a reference."""
     accepted: bool = True
@@ -81,6 +85,24 @@ WORLDS = (
         "no baseline, 5 of two states, 0.5%",
         accepted=False,
         states=5,
+        tolerance=0.005,
+        effects=FINE_EFFECTS,
+    ),
+    *(
+        World(
+            f"no baseline, {share:.0%} stalled by 3 to 20%",
+            accepted=False,
+            stalled=share,
+            stall=(0.03, 0.2),
+            tolerance=0.005,
+            effects=FINE_EFFECTS,
+        )
+        for share in (0.05, 0.1)
+    ),
+    World(
+        "no baseline, heavy tails",
+        accepted=False,
+        heavy=True,
         tolerance=0.005,
         effects=FINE_EFFECTS,
     ),
@@ -133,9 +155,10 @@ class Night:
     def process(self, number: int, side: str = "here") -> list[float]:
         """Return a process's logarithm of each case's time."""
         rng = self._rng(side, number)
-        x = self.shared + self.own[side] + rng.normal(0, 1, CASES) * self.sds
+        noise = rng.standard_t(3, CASES) if self.world.heavy else rng.normal(0, 1, CASES)
+        x = self.shared + self.own[side] + noise * self.sds
         stalled = rng.random(CASES) < self.world.stalled
-        x += stalled * np.log1p(rng.uniform(0.05, 0.5, CASES))
+        x += stalled * np.log1p(rng.uniform(*self.world.stall, CASES))
         x[: self.world.states] -= FASTER * (rng.random(self.world.states) < OFTEN)
         return list(x)
 

@@ -177,11 +177,36 @@ def test_one_pair_gives_suspicion_and_no_alarm():
     )
 
 
-def test_one_outlying_pair_of_several_is_never_called_slower():
-    others = [replace(pairs(-0.001, 0.0, 0.001), case_id=f"other {n}") for n in range(30)]
-    for differences in ((0.0, 0.12), (0.0, 0.001, 0.12), (0.0, 0.001, -0.001, 0.12)):
-        *_, found = answers([*others, pairs(*differences)])
-        assert found.status in (Status.SUSPECT, Status.NOISY)
+OTHERS = [replace(pairs(-0.001, 0.0, 0.001), case_id=f"other {n}") for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("differences", "statuses"),
+    [
+        ((0.0, 0.12), {Status.SUSPECT, Status.NOISY}),
+        ((0.0, 0.001, 0.12), {Status.SUSPECT, Status.NOISY}),
+        ((0.0, 0.001, -0.001, 0.12), {Status.OK}),
+    ],
+)
+def test_one_outlying_pair_of_several_is_never_called_slower(differences, statuses):
+    *_, found = answers([*OTHERS, pairs(*differences)])
+    assert found.status in statuses
+
+
+@pytest.mark.parametrize("odd", [-0.12, 0.12], ids=["fast", "slow"])
+def test_one_odd_pair_neither_hides_a_change_nor_makes_the_same_software_noisy(odd):
+    slower, same = (
+        answers([*OTHERS, pairs(*(by + x for x in (0.0, 0.001, -0.001, 0.002, -0.002)), odd)])[-1]
+        for by in (0.034, 0.0)
+    )
+    assert (slower.status, same.status) == (Status.REGRESSED, Status.OK)
+    assert all("1 disturbed pair ignored" in found.reason for found in (slower, same))
+
+
+def test_what_is_slow_in_half_of_the_processes_is_not_called_slower_for_a_steady_baseline():
+    slow, steady = (0.0, 0.2, 0.001, 0.21), STEADY * 6
+    *_, found = answers([*[question(STEADY[:4], steady)] * 30, question(slow, steady)])
+    assert found.status in (Status.SUSPECT, Status.NOISY)
 
 
 def test_a_case_on_a_new_device_is_held_against_its_family():

@@ -282,6 +282,37 @@ def test_disturbed_processes_do_not_widen_the_suites_spread():
     assert disturbed[0].process == clean[0].process
 
 
+def last_pairs(*differences: float, processes: Sequence[Sequence[float]] = ()) -> Comparison:
+    quiet = [paired([(sign * SD, 0.0) for sign in (-1.2, -0.4, 0.4, 1.2)]) for _ in range(12)]
+    return compared([*quiet, paired([(x, 0.0) for x in differences], 6, processes)])[-1]
+
+
+@pytest.mark.parametrize("odd", [-0.2, 0.2], ids=["fast", "slow"])
+@pytest.mark.parametrize("pairs", [3, 4, 5])
+def test_one_pair_far_from_the_others_is_set_aside_whichever_half_was_slow(pairs, odd):
+    others = [0.031, 0.034, 0.033, 0.035, 0.036][:pairs]
+    found = last_pairs(*others, odd)
+    assert (found.set_aside, found.agreeing) == (1, pairs)
+    assert found.estimate == pytest.approx(statistics.fmean(others), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [(0.0, 0.001, 0.2), (0.0, 0.001, -0.001, 0.002, 0.2, -0.2), (0.0, 0.001, -0.001, 0.02)],
+    ids=["one in three", "two in six", "a near one"],
+)
+def test_pairs_that_are_no_accident_are_not_set_aside(differences):
+    assert last_pairs(*differences).set_aside == 0
+
+
+def test_an_odd_process_of_an_earlier_run_hardly_widens_the_spread_of_pairs():
+    clean, disturbed = (
+        last_pairs(0.0, processes=[[0.0, 0.002, -0.002, odd]]) for odd in (0.001, 0.2)
+    )
+    assert disturbed.set_aside == 0
+    assert disturbed.process.variance < 2 * clean.process.variance
+
+
 # ---- what would have been found ---------------------------------------------------------
 
 

@@ -112,8 +112,8 @@ def _verdict(question: Question, comparison: Comparison, moved: tuple[int, int] 
 def _status(question: Question, comparison: Comparison, agreeing: int) -> Status:
     direction = comparison.direction
     contrast = comparison.contrast
-    # One odd process, or pair, of several makes no change, however odd it is.
-    is_enough = agreeing >= AGREEING
+    # A few odd processes, or pairs, make no change: a steady past may make them look significant.
+    is_enough = agreeing >= AGREEING and 2 * agreeing > len(contrast.candidate)
     if contrast.is_pairs:
         is_enough = is_enough and len(contrast.candidate) >= min(LEAST_PAIRS, contrast.planned)
     if direction > 0 and is_enough and comparison.p_slower < ALPHA:

@@ -55,7 +55,8 @@ USUAL = 2.0
 """Differences between runs and devices are usual up to so many standard deviations."""
 DISTURBED = 7.0
 """A process so many spreads slower than the others of its side is set aside: something disturbed
-it.  At most one in `MOST_DISTURBED` is."""
+it.  At most one in `MOST_DISTURBED` is; of pairs, in which two processes may be, one in
+`LEAST_PAIRS`."""
 MOST_DISTURBED = 5
 MOST_APART = 0.01
 """A run may move a whole suite by this standard deviation, while data on runs are scarce."""
@@ -332,7 +333,8 @@ def compare(
     )
     results: list[Comparison | None] = [None] * len(contrasts)
     for i, comparison in zip(at.tolist(), suite.compared(), strict=True):
-        aside = sum(map(len, contrasts[i].groups)) - sum(map(len, kept[i].groups))
+        before, after = (len([*c.candidate, *(c.baseline or ())]) for c in (contrasts[i], kept[i]))
+        aside = before - after
         results[i] = replace(comparison, set_aside=aside) if aside else comparison
     return results
 
@@ -390,21 +392,25 @@ def pooled(cases: Sequence[Sequence[Sequence[float]]]) -> Estimates:
 
 
 def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """Set aside processes that something slowed down, where the others are ordinary.
+    """Set aside processes that something slowed down, and pairs with one, if the rest is ordinary.
 
-    Ordinary is what the case's own processes and the suite's differ by in the middle half.
+    Ordinary is what the case's own values and the suite's differ by in the middle half.
     """
     kept = list(contrasts)
-    at = [i for i, contrast in enumerate(contrasts) if contrast.baseline]
+    at = [
+        i
+        for i, contrast in enumerate(contrasts)
+        if contrast.baseline or (contrast.is_pairs and max(map(len, contrast.groups)) > 1)
+    ]
     if not at:
         return kept
     cases = [contrasts[i].groups for i in at]
     groups = _Groups.of([group for case in cases for group in case])
     of_case = np.repeat(np.arange(len(at)), [len(case) for case in cases])[groups.at]
-    apart = groups.values - groups.medians[groups.at]
+    apart = np.abs(groups.values - groups.medians[groups.at])
     several = groups.sizes[groups.at] > 1
     counts = np.bincount(of_case[several], minlength=len(at))
-    spreads = _Groups(np.abs(apart[several]), of_case[several], counts).medians / MIDDLE
+    spreads = _Groups(apart[several], of_case[several], counts).medians / MIDDLE
     usual = float(np.median(spreads))
     reaches = DISTURBED * np.maximum(LEAST_SD, np.minimum(2 * usual, np.maximum(spreads, usual)))
     for case in np.unique(of_case[apart > reaches[of_case]]):
@@ -413,8 +419,13 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
 
 
 def _within(contrast: Contrast, reach: float) -> Contrast:
-    assert contrast.baseline is not None
     candidate, baseline = contrast.candidate, contrast.baseline
+    if baseline is None:
+        pairs, *alike = (
+            [group[i] for i in _ordinary(group, reach, of_pairs=True)]
+            for group in (candidate, *contrast.alike)
+        )
+        return replace(contrast, candidate=pairs, alike=alike)
     new = _ordinary_of_side(candidate, contrast.candidate_origins, reach)
     old = _ordinary_of_side(baseline, contrast.baseline_origins, reach)
     return replace(
@@ -437,15 +448,16 @@ def _ordinary_of_side(
     return [*range(len(values))] if too_many else ordinary
 
 
-def _ordinary(group: Sequence[float], reach: float) -> list[int]:
-    """Return the positions of a group's ordinary values; all where too many are not."""
-    limit = statistics.median(group) + reach
-    ordinary = [i for i, value in enumerate(group) if value <= limit]
-    return (
-        ordinary
-        if len(group) - len(ordinary) <= len(group) / MOST_DISTURBED
-        else [*range(len(group))]
-    )
+def _ordinary(group: Sequence[float], reach: float, *, of_pairs: bool = False) -> list[int]:
+    """Return the positions of a group's ordinary values; all where too many are not.
+
+    Either half of a pair may be the slow one.
+    """
+    middle, most = statistics.median(group), LEAST_PAIRS if of_pairs else MOST_DISTURBED
+    apart = [abs(value - middle) if of_pairs else value - middle for value in group]
+    ordinary = [i for i, distance in enumerate(apart) if distance <= reach]
+    too_many = len(group) - len(ordinary) > len(group) / most
+    return [*range(len(group))] if too_many else ordinary
 
 
 def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
