@@ -108,6 +108,10 @@ def scheduling(
             self.maxschedchunk = 1
             ids = next(iter(self.node2collection.values()))
             self._takes, self._homes = plan(ids)
+            # In the order of the devices, not in that in which workers were ready: so the first
+            # cases are on the same ones in every run.
+            by_device = sorted(self.nodes, key=lambda node: node.workerinput[DEVICE])
+            self.node2pending = {node: self.node2pending[node] for node in by_device}
             super().schedule()
 
         def check_schedule(self, node: Any, duration: float = 0) -> None:
