@@ -110,8 +110,8 @@ def scheduling(
             self._takes, self._homes = plan(ids)
             # In the order of the devices, not in that in which workers were ready: so the first
             # cases are on the same ones in every run.
-            by_device = sorted(self.nodes, key=lambda node: node.workerinput[DEVICE])
-            self.node2pending = {node: self.node2pending[node] for node in by_device}
+            for node in sorted(self.nodes, key=lambda node: node.workerinput[DEVICE]):
+                self.node2pending[node] = self.node2pending.pop(node)
             super().schedule()
 
         def check_schedule(self, node: Any, duration: float = 0) -> None:
