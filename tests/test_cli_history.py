@@ -145,7 +145,10 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
         (["SELECT * FROM nights"], "unknown table 'nights'; did you mean points?"),
         (["SELECT * FROM x"], "unknown table 'x'; choose from points, runs, environments"),
         (["SELECT * FROM results"], "unknown table 'results'; did you mean runs?"),
-        (["SELECT 1", "--json", "--csv"], "--json and --csv cannot be combined; choose one"),
+        (
+            ["SELECT 1", "--json", "--csv"],
+            "--json and --csv both write to standard output; choose one",
+        ),
         (
             ["SELECT 1", "--history", "s3://x/runs"],
             "s3:/x/runs is an address, but ",
@@ -181,6 +184,10 @@ def test_values_are_exported_as_csv_of_all_runs_or_of_one(cli, runs, tmp_path):
     assert (one.status, one.out, one.err) == (0, "", "")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "v.csv").read_text())))
     assert [row["run"] for row in rows] == [run_id(runs[1])]
+    assert (
+        cli("export", "latest", "--format", "csv", "-o", "-").out
+        == (tmp_path / "v.csv").read_text()
+    )
 
 
 @pytest.mark.parametrize(

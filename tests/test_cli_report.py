@@ -65,11 +65,16 @@ def test_after_the_page_comes_the_search_for_the_change(cli, night, tmp_path) ->
     assert lines[-1] == f"next: bench-lib bisect {name} --good last-ok"
 
 
-def test_markdown_can_go_to_the_standard_output(cli, night) -> None:
-    status, out, _ = cli("--markdown", "-")
+@pytest.mark.parametrize(
+    ("form", "first"),
+    [("--markdown", "<!-- bench-lib: report -->"), ("--html", "<!DOCTYPE html>")],
+)
+def test_a_page_or_markdown_can_go_to_standard_output(cli, night, tmp_path, form, first) -> None:
+    status, out, _ = cli(form, "-")
     assert status == 0
-    assert out.startswith("<!-- bench-lib: report -->")
+    assert out.startswith(first)
     assert "written" not in out
+    assert [path.name for path in tmp_path.iterdir()] == ["history"]
 
 
 def test_json_is_for_machines(cli, night) -> None:
@@ -119,12 +124,27 @@ def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path, f
     assert "cannot write file/report" in err
 
 
-def test_two_outputs_that_both_print_are_refused(cli, night, tmp_path) -> None:
-    status, out, err = cli("--json", "--markdown", "-")
+@pytest.mark.parametrize(
+    ("first", "second", "place"),
+    [
+        ("--json", "--markdown -", "standard output"),
+        ("--html -", "--markdown -", "standard output"),
+        ("--html o.x", "--markdown o.x", "o.x"),
+        ("--html link/../o.x", "--markdown o.x", "o.x"),
+    ],
+)
+@pytest.mark.usefixtures("night")
+def test_two_outputs_to_one_place_are_refused(cli, tmp_path, first, second, place) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "history")
+    status, out, err = cli(*first.split(), *second.split())
     assert (status, out) == (2, "")
     assert err == (
-        "bench-lib: error: --json and --markdown - both write to standard output; give "
-        "--markdown a file\n"
+        f"bench-lib: error: {first} and {second} both write to {place}; "
+        "name another file for --markdown\n"
     )
+    assert {path.name for path in tmp_path.iterdir()} == {"history", "link"}
+
+
+def test_json_can_be_printed_beside_markdown_in_a_file(cli, night, tmp_path) -> None:
     assert document_in(cli("--json", "--markdown", "report.md")[1])["counts"]
     assert (tmp_path / "report.md").read_text().startswith("<!-- bench-lib: report -->")

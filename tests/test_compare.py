@@ -236,7 +236,7 @@ def test_fail_on_that_could_tell_of_no_case_is_no_pass(compare):
         (["latest", "junk.jsonl"], "junk.jsonl contains no run: line 1 is incomplete"),
         (["latest", "latest", "--metric", "speed"], "'speed' is not one of latency, device"),
         (["latest", "latest", "--fail-on", "nan"], "'nan' is not a share"),
-        (["latest", "latest", "--json", "--markdown"], "cannot be combined"),
+        (["latest", "latest", "--json", "--markdown"], "both write to standard output; choose one"),
     ],
 )
 def test_a_wrong_question_is_one_line_and_status_two(compare, words, said):

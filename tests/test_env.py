@@ -115,6 +115,8 @@ def test_a_text_to_send_has_no_host_home_or_serial_number(cli, somewhere, tmp_pa
     answer = cli("env", "--report", str(tmp_path))
     assert answer.status == 2
     assert "cannot write" in answer.err
+    answer = cli("env", "--json", "--report", "-")
+    assert (answer.status, answer.out) == (2, "")
 
 
 def test_warnings_pass_and_what_keeps_the_suite_from_running_fails(cli, somewhere):

@@ -20,9 +20,9 @@ from bench_lib.cli.output import (
     Json,
     Markdown,
     Matrix,
-    one_form,
     picked,
     say,
+    separate,
     tell,
 )
 from bench_lib.formats import duration, many, shortened, some
@@ -144,7 +144,7 @@ def ab(
     Without options both are this environment, which shows how far equal sides differ here.  Exit
     status 1 where a case regressed or has no measurement, 2 where most could not be judged.
     """
-    one_form(json=json, markdown=markdown)
+    separate(json=json, markdown=markdown)
     sides = {
         "A": _side("a", python_a, env_a, prefix_a),
         "B": _side("b", python_b, env_b, prefix_b),

@@ -26,7 +26,7 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     Markdown,
-    one_form,
+    separate,
     tell,
 )
 from bench_lib.formats import FINE_SHARE, some
@@ -166,7 +166,7 @@ def accept(
     markdown: Markdown = False,
 ) -> None:
     """Accept the values of a run as the baseline, or beside it with --add."""
-    one_form(json=json, markdown=markdown)
+    separate(json=json, markdown=markdown)
     from bench_lib.cli.proposals import Proposal
 
     if not dry_run:

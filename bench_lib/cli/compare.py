@@ -17,7 +17,7 @@ from bench_lib.cli.output import (
     HistoryDir,
     Json,
     Markdown,
-    one_form,
+    separate,
     tell,
 )
 from bench_lib.formats import some
@@ -67,7 +67,7 @@ def compare(
     from bench_lib.report import versus
     from bench_lib.verdict.metrics import registered
 
-    one_form(json=json, markdown=markdown)
+    separate(json=json, markdown=markdown)
     chosen = None if metric is None else known(metric, registered(), "--metric")
     share = None if fail_on is None else share_of(fail_on, "--fail-on", most=1.0, zero=True)
     side, run = versus.find(a, b, folder=history, baseline_folder=baselines)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, tell, write
+from bench_lib.cli.output import DEFAULT_BASELINES, BaselinesDir, Json, separate, tell, write
 
 
 def env(
@@ -26,6 +26,7 @@ def env(
     """
     from bench_lib.cli.machine import as_report, examine
 
+    separate(json=json, report=report)
     answer = examine(baselines)
     if report is not None:
         write(report, as_report(answer))

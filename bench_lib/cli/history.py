@@ -18,7 +18,7 @@ from bench_lib import formats
 from bench_lib.cli import reading
 from bench_lib.cli.group import branch
 from bench_lib.cli.options import known
-from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, one_form, picked, tell, write
+from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, picked, separate, tell, write
 from bench_lib.formats import printable
 from bench_lib.model import Measurement, Record, UserError
 from bench_lib.report.answer import Answer, Column, Table
@@ -118,7 +118,7 @@ def query(
     The tables are points, runs, attempts, verdicts, kernels, environments and lines; their columns:
     SELECT * FROM (DESCRIBE points). A query reads nothing else and writes nothing.
     """
-    one_form(json=json, csv=as_csv)
+    separate(json=json, csv=as_csv)
     archive = reading.archive(history)
     from bench_lib.report.render import csv_lines, plain
 
@@ -171,8 +171,8 @@ def export(
     ],
     history: HistoryDir = DEFAULT_HISTORY,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write (default: stdout).")
-    ] = None,
+        Path, typer.Option("--output", "-o", help="File to write; - is standard output.")
+    ] = Path("-"),
 ) -> None:
     """Write runs for another tool."""
     from bench_lib.report import benchmarks, openmetrics, records
@@ -191,9 +191,6 @@ def export(
         chosen = Runs(history).find(run)
         text = documents[form](chosen)
         _warn(chosen.problems)
-    if output is None:
-        print(text, end="")
-        return
     write(output, text)
 
 

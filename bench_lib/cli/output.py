@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ HardwareKey = Annotated[
     str | None, typer.Option(metavar="KEY", help="Hardware key (default: this machine's).")
 ]
 Matrix = Annotated[Path, typer.Option(metavar="FILE", help="Matrix of cases.")]
+STDOUT = Path("-")
 DEFAULT_MATRIX = Path("perf_tests/matrix.toml")
 DEFAULT_HISTORY = Path("history")
 DEFAULT_BASELINES = Path("baselines")
@@ -85,32 +87,39 @@ def tell(answer: Answer, *, json: bool = False, markdown: bool = False) -> NoRet
 
 
 def show(answer: Answer, *, json: bool = False, markdown: bool = False) -> None:
-    """Print an answer in one form; JSON is in UTF-8 wherever it goes."""
+    """Print an answer in one form; JSON and Markdown are in UTF-8."""
     from bench_lib.report import render
 
-    if json:
-        text = render.as_json(answer)
-        if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
-            reconfigure(encoding="utf-8")
-    elif markdown:
-        text = render.as_markdown(answer)
-    else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-        text = render.as_text(answer, width)
-    if text:
+    if json or markdown:
+        return write(STDOUT, render.as_json(answer) if json else render.as_markdown(answer))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    if text := render.as_text(answer, width):
         sys.stdout.write(text.removesuffix("\n") + "\n")
-    sys.stdout.flush()
+    return sys.stdout.flush()
 
 
-def one_form(**forms: bool) -> None:
-    """Raise UserError if several forms of one answer are requested."""
-    if sum(forms.values()) > 1:
-        options = " and ".join(f"--{form}" for form in forms)
-        raise UserError(f"{options} cannot be combined; choose one")
+def separate(**outputs: Path | bool | None) -> None:
+    """Raise UserError if two options write to one place; a flag writes to standard output."""
+    options: dict[str, str] = {}
+    for name, path in outputs.items():
+        if path is None or path is False:
+            continue
+        option = f"--{name}" if path is True else f"--{name} {path}"
+        file = STDOUT if path is True else path
+        other = options.setdefault(os.path.realpath(file), option)
+        if other != option:
+            remedy = "choose one" if path is True else f"name another file for --{name}"
+            place = "standard output" if file == STDOUT else file
+            raise UserError(f"{other} and {option} both write to {place}; {remedy}")
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, and the folder that it is in; raises UserError."""
+    """Write a file, whole or not at all, and its folder; raises UserError.  STDOUT is printed."""
+    if path == STDOUT:
+        if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+            reconfigure(encoding="utf-8")
+        sys.stdout.write(text.removesuffix("\n") + "\n")
+        return sys.stdout.flush()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace(path, text.encode(errors="replace"))

@@ -12,9 +12,11 @@ from bench_lib.cli import reading
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
+    STDOUT,
     BaselinesDir,
     HistoryDir,
     Json,
+    separate,
     tell,
     write,
 )
@@ -28,7 +30,7 @@ def report(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Write one self-contained HTML file."),
+        typer.Option(metavar="PATH", help="Write one HTML file; - is standard output."),
     ] = None,
     markdown: Annotated[
         Path | None,
@@ -57,11 +59,7 @@ def report(
     from bench_lib.report.night import gather
     from bench_lib.storage.history import utc_now
 
-    to_stdout = markdown is not None and str(markdown) == "-"
-    if json and to_stdout:
-        raise UserError(
-            "--json and --markdown - both write to standard output; give --markdown a file"
-        )
+    separate(json=json, html=html, markdown=markdown)
     archive = reading.archive(history)
     # Only the default folder may be missing: CI reports also after a job that measured nothing.
     if archive.folder != DEFAULT_HISTORY and not archive.folder.is_dir():
@@ -73,13 +71,9 @@ def report(
         write(html, pages.page(night))
     if markdown is not None:
         url = link if link is not None else _run_of_actions()
-        text = overview.as_markdown(night, link=url)
-        if to_stdout:
-            print(text)
-        else:
-            write(markdown, text)
-    if not to_stdout:
-        written = [path for path in (html, markdown) if path is not None]
+        write(markdown, overview.as_markdown(night, link=url))
+    written = [path for path in (html, markdown) if path is not None]
+    if STDOUT not in written:
         tell(overview.answer(night, RUNS, written), json=json)
 
 
