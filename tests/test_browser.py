@@ -93,6 +93,13 @@ def files(tmp_path_factory):
         "example": nights.example_night(),
         "many": _many(),
         "wide": _wide(),
+        "units": nights.make_night(
+            [
+                nights.make_entry(nights.make_case(id="a"), median_s=0.008, ratio=9.5),
+                nights.make_entry(nights.make_case(id="b"), median_s=1.5, ratio=12.5),
+                nights.make_entry(nights.make_case(id="c"), median_s=0.0009, ratio=1.5),
+            ]
+        ),
     }
     for name, night in made.items():
         (folder / f"{name}.html").write_text(pages.page(night), encoding="utf-8")
@@ -180,6 +187,12 @@ def test_a_case_s_address_opens_it(open_page) -> None:
     assert -1 < top < 900
 
 
+def test_the_address_of_a_case_without_details_leads_to_its_row(open_page) -> None:
+    page = open_page("many", at="#case/mi300x/case-249")
+    assert page.locator(".case").count() < 100
+    assert _cases(page) == ["case-249"]
+
+
 def test_a_cause_has_its_cases_inside(open_page) -> None:
     page = open_page("example", at="#cause/00000005-GEMM")
     shown = page.locator(".cause:target")
@@ -255,6 +268,15 @@ def test_columns_sort_up_and_down_and_back(open_page) -> None:
     assert _cases(page)[:3] == ["case-0", "case-1", "case-2"]
 
 
+def test_columns_sort_by_the_value_whatever_its_unit(open_page) -> None:
+    page = open_page("units")
+    for heading, fewest in (("Median", "c a b"), ("Change", "c a b"), ("Rate", "b a c")):
+        button = page.get_by_role("button", name=heading)
+        button.click()
+        button.click()
+        assert _cases(page) == fewest.split(), heading
+
+
 def test_what_has_no_number_sorts_last_both_ways(open_page) -> None:
     page = open_page("night")
     change = page.locator("#table thead th").nth(4)
@@ -323,7 +345,7 @@ def test_no_text_is_pale(open_page, scheme: str) -> None:
 def test_the_dark_theme_is_the_systems(open_page) -> None:
     page = open_page("night", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
-    fill = page.locator("text.tick").first.evaluate("it => getComputedStyle(it).fill")
+    fill = page.locator("svg text").first.evaluate("it => getComputedStyle(it).fill")
     assert fill == "rgb(165, 175, 185)"
 
 

@@ -21,7 +21,7 @@ from bench_lib.report.night import _moved as change_points
 from bench_lib.report.plots import band, history
 from bench_lib.report.render import cell
 from bench_lib.storage import baselines
-from bench_lib.storage.archive import Archive
+from bench_lib.storage.archive import Archive, Point
 from bench_lib.storage.lines import HistoryError
 
 
@@ -33,6 +33,9 @@ class _Reader(html.parser.HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.scripts: list[str] = []
+        table = text.partition('<div id="table">')[2].partition("</table>")[0]
+        status = r'</th><td>[\w-]+</td><td>(?:<span class="badge s-)?([\w-]+)'
+        self.rows: list[str] = re.findall(status, table)
         self._inside = ""
         self.feed(text)
 
@@ -54,10 +57,6 @@ class _Reader(html.parser.HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
-
-    @property
-    def rows(self) -> list[str | None]:
-        return [at["data-status"] for tag, at in self.tags if tag == "tr" and "data-status" in at]
 
 
 def _page(night: Night) -> _Reader:
@@ -448,8 +447,8 @@ def _drawn(entry) -> str:
 
 def test_a_history_draws_every_night_its_base_and_its_change_point() -> None:
     drawn = _drawn(nights.regressed())
-    (line,) = re.findall(r'class="line run" d="(.*?)"', drawn)
-    assert line.count("L") == 29
+    (line,) = re.findall(r'class="line" d="M\d+ \d+l(.*?)"', drawn)
+    assert len(re.findall(r"-?\d+", line)) == 2 * 29
     assert drawn.count('class="band"') == drawn.count('class="middle-of-band"') == 1
     assert ">+8.0%</text>" in drawn
     assert f"ms, regressed\n2026-11-20 02:00\nrun {nights.RUN}</title>" in drawn
@@ -460,6 +459,26 @@ def test_a_point_that_is_no_number_is_left_out() -> None:
     points[1] = replace(points[1], log_median=math.nan)
     assert "2 runs" in _drawn(nights.make_entry(points=points))
     assert history(nights.make_entry(points=points[1:2])) is None
+
+
+def test_of_a_day_with_several_runs_the_median_is_drawn_with_the_worst_status() -> None:
+    def run(hours: float, time_s: float, status: Status) -> Point:
+        time = nights.stamp(minutes=round(hours * 60))
+        return nights.make_point(time=time, log_median=math.log(time_s), status=status)
+
+    before = [run(hours - 48, 0.008, Status.OK) for hours in (0, 6, 12)]
+    day = [run(-24, 0.5, Status.REGRESSED), run(-18, 0.008, Status.OK), run(-12, 0.008, Status.OK)]
+    drawn = _drawn(nights.make_entry(points=[*before, *day, run(0, 0.008, Status.OK)]))
+    (line,) = re.findall(r'class="line" d="M\d+ (?:\d+)l(.*?)"', drawn)
+    assert [step.split()[1] for step in re.findall(r"\d+ -?\d+", line)] == ["0", "0"]
+    assert len(re.findall("h0", drawn)) == 2  # the day that failed, and the latest run
+    assert re.search(r'class="dot bad" d="M\d+ \d+h0"', drawn)
+    assert "7 runs" in drawn
+
+
+def test_runs_without_a_baseline_have_no_dots() -> None:
+    points = [replace(point, status=Status.NO_BASELINE) for point in nights.make_points(9)]
+    assert _drawn(nights.make_entry(points=points)).count("h0") == 1  # the latest run
 
 
 def test_the_band_is_what_the_verdict_tolerated() -> None:
@@ -578,11 +597,14 @@ def test_what_was_left_out_is_shown() -> None:
 
 
 def test_of_many_cases_all_are_in_the_table_and_the_worst_in_full() -> None:
-    entry = nights.make_entry(points=nights.make_points(2))
-    page = _page(nights.make_night([entry] * 1_000))
-    assert len(page.rows) == 1_000
-    assert sum(at.get("class") == "case" for _, at in page.tags) == pages.MOST_DETAILS
-    assert "980 more cases are only in the table" in page.text
+    cases = [nights.make_case(f"n{number}") for number in range(1_000)]
+    page = _page(nights.make_night([*map(nights.make_entry, cases), nights.regressed()]))
+    assert len(page.rows) == 1_001
+    ids = [str(at["id"]) for _, at in page.tags if at.get("class") == "case"]
+    assert ids[0].endswith(nights.regressed().record.case.id)
+    assert len(ids) < 100
+    assert f"{1_001 - len(ids)} more cases are only in the table" in page.text
+    assert f"#{ids[-1]}" in [at.get("href") for tag, at in page.tags if tag == "a"]
 
 
 def test_verdicts_in_every_unit_are_readable() -> None:
@@ -629,12 +651,13 @@ def test_a_case_that_passes_and_has_moved_is_marked_and_named_on_the_first_scree
 
 
 def test_of_many_failures_some_have_details_and_the_rest_is_counted() -> None:
-    errors = [
-        nights.error(nights.make_case(f"n{number}")) for number in range(pages.MOST_FAILURES + 5)
-    ]
-    page = _page(nights.make_night(errors))
-    assert sum(at.get("class") == "case" for _, at in page.tags) == pages.MOST_FAILURES
-    assert "5 more failed in the same way; they are only in the table." in page.text
+    errors = [nights.error(nights.make_case(f"n{number}")) for number in range(100)]
+    page = _page(nights.make_night([*errors, nights.regressed()]))
+    details = [str(at["id"]) for _, at in page.tags if at.get("class") == "case"]
+    name = f"case/mi300x/{nights.regressed().record.case.id}"
+    assert name in details  # the worst of every cause, however many failed in another way
+    left_out = 101 - len(details)
+    assert f"{left_out} more failed in the same way; they are only in the table." in page.text
 
 
 def test_a_column_that_no_case_fills_is_not_there() -> None:
@@ -748,20 +771,41 @@ def test_no_change_has_no_sign(ratio: float, words: str) -> None:
     assert pages.percent(ratio) == words
 
 
-@pytest.mark.parametrize(("cases", "most"), [(60, 150_000), (2_800, 1_200_000)])
-def test_a_page_is_small(cases: int, most: int) -> None:
-    names = [(f"network_{number}", precision) for number in range(cases) for precision in ("fp16",)]
-    histories = [nights.make_points(90, 0.002 * number, seed=number) for number in range(1, 38)]
+@pytest.mark.parametrize(
+    ("cases", "failing", "status", "nights_runs", "most"),
+    [
+        (60, 1, Status.OK, 1, 150_000),
+        (60, 10, Status.OK, 1, 150_000),
+        (60, 30, Status.OK, 1, 150_000),
+        (60, 0, Status.SUSPECT, 1, 150_000),
+        (60, 0, Status.NO_BASELINE, 1, 150_000),
+        (60, 0, Status.SUSPECT, 4, 300_000),
+        (2_800, 24, Status.OK, 1, 1_200_000),
+    ],
+)
+def test_a_page_is_small(cases, failing, status, nights_runs, most) -> None:
+    histories = [
+        [
+            replace(point, status=status, time=nights.stamp(minutes=-360 * ago))
+            if nights_runs == 4
+            else replace(point, status=status)
+            for ago, point in enumerate(reversed(nights.make_points(90 * nights_runs, seed=seed)))
+        ][::-1]
+        for seed in range(37)
+    ]
+    metrics = ("throughput", "memory", "tail", "stability", "numerics", "compile_time")
     entries = []
-    for number, (network, precision) in enumerate(names):
-        case = nights.make_case(network, 64, precision)
-        points = histories[number % 37]
-        bad = number % 117 == 0
-        entry = nights.regressed(case) if bad else nights.make_entry(case, points=points)
+    for number in range(cases):
+        case, points = nights.make_case(f"network_{number}"), histories[number % 37]
+        entry = nights.make_entry(case, status=status, points=points)
+        if status is Status.NO_BASELINE:
+            entry = replace(entry, baseline=None)
+        if number < failing:
+            entry = replace(nights.regressed(case), points=points)
         verdicts = [
             replace(entry.record.verdicts[0], metric=metric, value=number / 7, reason=f"{number}%")
-            for metric in ("throughput", "memory", "tail", "stability", "numerics", "compile_time")
+            for metric in metrics
         ]
         record = replace(entry.record, verdicts=[*entry.record.verdicts, *verdicts])
-        entries.append(replace(entry, points=points, record=record))
+        entries.append(replace(entry, record=record))
     assert len(pages.page(nights.make_night(entries)).encode()) < most

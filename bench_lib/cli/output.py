@@ -91,11 +91,11 @@ def show(answer: Answer, *, json: bool = False, markdown: bool = False) -> None:
     from bench_lib.report import render
 
     if json or markdown:
-        return write(STDOUT, render.as_json(answer) if json else render.as_markdown(answer))
+        write(STDOUT, render.as_json(answer) if json else render.as_markdown(answer))
+        return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
     if text := render.as_text(answer, width):
-        sys.stdout.write(text.removesuffix("\n") + "\n")
-    return sys.stdout.flush()
+        print(text.removesuffix("\n"), flush=True)
 
 
 def separate(**outputs: Path | bool | None) -> None:
@@ -118,8 +118,8 @@ def write(path: Path, text: str) -> None:
     if path == STDOUT:
         if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
             reconfigure(encoding="utf-8")
-        sys.stdout.write(text.removesuffix("\n") + "\n")
-        return sys.stdout.flush()
+        print(text.removesuffix("\n"), flush=True)
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace(path, text.encode(errors="replace"))

@@ -12,18 +12,19 @@ import importlib.resources
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
 
 from bench_lib import __version__
 from bench_lib.environment.commits import Checkout, Commit
-from bench_lib.formats import RATIO, many, printable, seconds, some
+from bench_lib.formats import CHANGE_S, RATIO, many, printable, some
 from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
+from bench_lib.profiling.kernels import KernelDifference
 from bench_lib.report import console
 from bench_lib.report.answer import Column, Table
 from bench_lib.report.findings import NightCause, causes, commands, device, onset
@@ -33,10 +34,8 @@ from bench_lib.report.render import as_html, cell
 from bench_lib.verdict import metrics
 from bench_lib.verdict.severity import rank
 
-MOST_FAILURES = 30
-"""Most failures with details; the table has all."""
-MOST_DETAILS = 20
-"""Most other cases with details, the worst first."""
+MOST_DETAILS = 90_000
+"""Most characters of cases' details; the table has all cases."""
 MOST_CAUSES = 3
 """Most causes above the strip; the others are folded below them."""
 MOST_KERNELS = 8
@@ -61,6 +60,9 @@ SIGNS = {
     None: "…",
 }
 """The sign of a cell, so that it can be read without its colour."""
+CAPTION = (
+    "All cases of the night; the headings sort the table, and a case's name links to its details"
+)
 MOVED = "△"
 """The sign of a case that passes and has a change point."""
 
@@ -70,31 +72,42 @@ def page(night: Night, checkout: Checkout | None = None) -> str:
     checkout = checkout or Checkout(Path.cwd())
     entries = sorted(night.entries, key=severity)
     all_causes = causes(night)
-    failed = [entry for cause in all_causes for entry in cause.entries][:MOST_FAILURES]
+    # The worst case of every cause comes before the second of any.
+    ranks = zip_longest(*(cause.entries for cause in all_causes))
+    failed = [entry for entries_of_rank in ranks for entry in entries_of_rank if entry]
     others = [entry for entry in entries if not entry.failing]
-    shown = {entry.place: _case(night, entry) for entry in [*failed, *others[:MOST_DETAILS]]}
+    environment = _environment()
+    macros: Any = environment.get_template("macros.html.j2").module
+    shown: dict[Place, Markup] = {}
+    for entry in [*failed, *others]:
+        details = macros.case(_case(night, entry))
+        if sum(map(len, [details, *shown.values()])) > MOST_DETAILS:
+            break
+        shown[entry.place] = details
+    columns = [
+        Column("case", lambda e: macros.link(e) if e.place in shown else e.record.case.id),
+        Column("hardware", lambda entry: entry.hardware.key),
+        Column("status", lambda e: "ok" if e.status is Status.OK else macros.badge(e)),
+        *(column.of(lambda entry: entry.record) for column in console.COLUMNS[2:]),
+    ]
+    details_of_others = [shown[entry.place] for entry in others if entry.place in shown]
     script = _packaged("report.js")
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            night=night,
-            moved=_moved_cases(entries),
-            title=f"Night of {day(night.started)}" if night.started else "No night",
-            causes=[_cause(cause, shown, checkout) for cause in all_causes],
-            most_causes=MOST_CAUSES,
-            strip=strip(entries),
-            others=[shown[entry.place] for entry in others[:MOST_DETAILS]],
-            left_out=len(others) - MOST_DETAILS,
-            table=_table(entries),
-            shown=shown,
-            legend=LEGEND,
-            hardware=_hardware(night),
-            version=__version__,
-            styles=Markup(_packaged("report.css")),  # noqa: S704 - ours
-            code=Markup(script),  # noqa: S704 - ours
-            policy=_policy(script),
-        )
+    return environment.get_template("report.html.j2").render(
+        night=night,
+        moved=_moved_cases(entries),
+        title=f"Night of {day(night.started)}" if night.started else "No night",
+        causes=[_cause(cause, shown, checkout) for cause in all_causes],
+        most_causes=MOST_CAUSES,
+        strip=strip(entries),
+        others=details_of_others,
+        left_out=len(others) - len(details_of_others),
+        table=as_html(Table(columns, entries, CAPTION)),
+        legend=LEGEND,
+        hardware=_hardware(night),
+        version=__version__,
+        styles=Markup(_packaged("report.css")),  # noqa: S704 - ours
+        code=Markup(script),  # noqa: S704 - ours
+        policy=_policy(script),
     )
 
 
@@ -110,7 +123,6 @@ def _environment() -> jinja2.Environment:
         "day": day,
         "clean": clean,
         "anchor": anchor,
-        "address": lambda entry: f"#{quote(anchor(entry), safe='/')}",
         "status_name": _status_name,
         "sign": lambda entry: MOVED if has_moved(entry) else SIGNS[entry.status],
     }
@@ -217,33 +229,14 @@ def _precision(entry: NightCase) -> str:
     return str(entry.record.case.params.get("precision", ""))
 
 
-# --- the table -------------------------------------------------------------------------------
-
-
-def _table(entries: Sequence[NightCase]) -> dict[str, Any]:
-    """Return the headings of the columns that some case has, and the rows: entries and cells.
-
-    A cell is its text and the value that it is sorted by.
-    """
-    columns = []
-    for column in console.COLUMNS[2:]:
-        values = [column.get(entry.record) for entry in entries]
-        units = [column.unit_of(entry.record) for entry in entries]
-        cells = [(cell(*pair), pair[0]) for pair in zip(values, units, strict=True)]
-        if any(text for text, _ in cells):
-            columns.append((column.label.capitalize(), cells))
-    return {
-        "headings": [heading for heading, _ in columns],
-        "rows": [(entry, [cells[n] for _, cells in columns]) for n, entry in enumerate(entries)],
-    }
-
-
 # --- a case in full --------------------------------------------------------------------------
 
 
 def _case(night: Night, entry: NightCase) -> dict[str, Any]:
     """Return what the page shows of a case besides its row."""
-    timing = console.timing_of(entry.record)
+    timing, case_id = console.timing_of(entry.record), f"{entry.record.case.id}: "
+    profiles = entry.kernels if entry.status is Status.REGRESSED else None
+    remarks = [*console.changes([entry.record]), *console.explanations([entry.record])]
     accepted = entry.baseline.accepted if entry.baseline else None
     by = f" by {accepted.by}" if accepted and accepted.by else ""
     return {
@@ -252,14 +245,17 @@ def _case(night: Night, entry: NightCase) -> dict[str, Any]:
         "change": percent(timing.ratio) if timing else "",
         "history": history(entry),
         "since": _since(night, entry),
-        "kernels": _kernels(entry),
+        "profiles": profiles,
+        "kernels_reason": kernels.reason(profiles) if profiles else "",
+        "kernels": as_html(Table(KERNELS, profiles.changes, most=MOST_KERNELS)) if profiles else "",
+        "left_out": len(profiles.changes) - MOST_KERNELS if profiles else 0,
         "verdicts": as_html(Table(VERDICTS, entry.record.verdicts))
         if entry.record.verdicts
         else "",
         "accepted": f"Baseline accepted on {day(accepted.date)}{by}: {accepted.reason}"
         if accepted
         else "",
-        "remarks": [*console.changes([entry.record]), *console.explanations([entry.record])],
+        "remarks": [remark.removeprefix(case_id) for remark in remarks],
         "commands": commands(entry),
     }
 
@@ -275,12 +271,18 @@ def _unit(verdict: Verdict) -> str:
 
 
 VERDICTS: list[Column[Verdict]] = [
-    Column("metric", _metric, heading="Metric"),
-    Column("status", lambda v: v.status.value.replace("_", " ").lower(), heading="Verdict"),
-    Column("value", lambda verdict: verdict.value, _unit, "This night"),
-    Column("baseline", lambda verdict: verdict.baseline, _unit, "Before"),
-    Column("ratio", lambda verdict: verdict.ratio, RATIO, "Change"),
-    Column("interval", lambda verdict: verdict.interval, RATIO, "95%"),
+    Column("metric", _metric),
+    Column("verdict", lambda verdict: verdict.status.value.replace("_", " ").lower()),
+    Column("this_night", lambda verdict: verdict.value, _unit),
+    Column("before", lambda verdict: verdict.baseline, _unit),
+    Column("change", lambda verdict: verdict.ratio, RATIO),
+    Column("95%", lambda verdict: verdict.interval, RATIO),
+]
+KERNELS: list[Column[KernelDifference]] = [
+    Column("name", lambda change: change.name),
+    Column("before", lambda change: change.before and change.before.total_s, "s"),
+    Column("after", lambda change: change.after and change.after.total_s, "s"),
+    Column("change", lambda change: change.delta_s, CHANGE_S),
 ]
 
 
@@ -306,9 +308,7 @@ def _commits(changes: Iterable[str], checkout: Checkout) -> list[Commit]:
     return [commit for pair in pairs for commit in checkout.between(pair[1], pair[2])]
 
 
-def _cause(
-    cause: NightCause, shown: dict[Place, dict[str, Any]], checkout: Checkout
-) -> dict[str, Any]:
+def _cause(cause: NightCause, shown: dict[Place, Markup], checkout: Checkout) -> dict[str, Any]:
     """Return what the page shows of a cause; ``shown`` are the cases with details."""
     details = [shown[entry.place] for entry in cause.entries if entry.place in shown]
     names = [entry.record.case.id for entry in cause.entries]
@@ -321,34 +321,6 @@ def _cause(
         "changes": cause.onset.changes,
         "commits": _commits(cause.onset.changes, checkout),
     }
-
-
-def _kernels(entry: NightCase) -> dict[str, Any] | None:
-    """Return the kernels to blame: a sentence, and the largest changes with their bars."""
-    profiles = entry.kernels
-    if profiles is None or entry.status is not Status.REGRESSED:
-        return None
-    largest = max((abs(change.delta_s) for change in profiles.changes), default=0.0)
-    rows = [
-        {
-            "name": change.name,
-            "before": seconds(change.before.total_s) if change.before else "",
-            "after": seconds(change.after.total_s) if change.after else "",
-            "delta": _signed(change.delta_s),
-            "slower": change.delta_s > 0,
-            "bar": round(100 * abs(change.delta_s) / largest) if largest else 0,
-        }
-        for change in profiles.changes[:MOST_KERNELS]
-    ]
-    left_out = len(profiles.changes) - len(rows)
-    sentence = kernels.reason(profiles)
-    return {"sentence": sentence, "what": profiles.what, "rows": rows, "left_out": left_out}
-
-
-def _signed(value_s: float) -> str:
-    if abs(value_s) < 1e-12:
-        return "0"
-    return f"{'+' if value_s > 0 else '-'}{seconds(abs(value_s))}"
 
 
 def _hardware(night: Night) -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -15,7 +17,7 @@ from bench_lib.model import Status
 from bench_lib.report.night import NightCase
 from bench_lib.verdict import metrics
 from bench_lib.verdict.nights import when
-from bench_lib.verdict.severity import FAILING
+from bench_lib.verdict.severity import FAILING, rank
 
 if TYPE_CHECKING:
     from bench_lib.storage.archive import Point
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
 LEFT, RIGHT, TOP, BOTTOM = 76, 690, 20, 196
 """The plot area in pixels, within a picture of 720 by 220; a narrow screen scrolls."""
 LEGEND = (
-    ("run", "run"),
+    ("run", "latest run"),
     ("bad", "failed"),
-    ("odd", "neither failed nor OK"),
+    ("odd", "judged, but neither failed nor OK"),
     ("band", "baseline and its tolerance"),
     ("moved", "change point"),
 )
@@ -42,25 +44,26 @@ class _Drawing:
         """Add an element; its arguments are escaped."""
         self.parts.append(Markup(element).format(*arguments))  # noqa: S704 - the element is ours
 
-    def path(self, kind: str, places: Iterable[tuple[float, float]]) -> None:
-        """Draw a line through the places."""
-        steps = "L".join("{:.1f} {:.1f}".format(*_pixels(*place)) for place in places)
-        self.put('<path class="{}" d="M{}"/>', kind, steps)
-
-    def dot(self, kind: str, place: tuple[float, float], tooltip: str) -> None:
-        """Draw a point with a tooltip."""
-        dot = '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}</title></circle>'
-        self.put(dot, kind, *_pixels(*place), tooltip)
+    def path(self, kind: str, *lines: Sequence[tuple[float, float]], tooltip: str = "") -> None:
+        """Draw lines through places; one place alone is a dot."""
+        strokes = ""
+        for line in lines:
+            first, *others = pixels = [_pixels(*place) for place in line]
+            steps = [(x - x0, y - y0) for (x0, y0), (x, y) in zip(pixels, others, strict=False)]
+            strokes += "M{} {}".format(*first)
+            strokes += f"l{' '.join('{} {}'.format(*step) for step in steps)}" if steps else "h0"
+        title = Markup("<title>{}</title>").format(tooltip) if tooltip else ""
+        # Steps in whole pixels are a third as long as coordinates.
+        self.put('<path class="{}" d="{}">{}</path>', kind, strokes.replace(" -", "-"), title)
 
     def text(self, kind: str, place: tuple[float, float], label: str, dx: int, dy: int) -> None:
         """Write text at a place, shifted by ``dx`` and ``dy`` pixels."""
         x, y = _pixels(*place)
-        text = '<text class="tick {}" x="{:.1f}" y="{:.1f}">{}</text>'
-        self.put(text, kind, x + dx, y + dy, label)
+        self.put('<text class="{}" x="{}" y="{}">{}</text>', kind, x + dx, y + dy, label)
 
 
-def _pixels(x: float, y: float) -> tuple[float, float]:
-    return LEFT + x * (RIGHT - LEFT), BOTTOM - y * (BOTTOM - TOP)
+def _pixels(x: float, y: float) -> tuple[int, int]:
+    return round(LEFT + x * (RIGHT - LEFT)), round(BOTTOM - y * (BOTTOM - TOP))
 
 
 def _steps(low: float, high: float, most: int) -> list[float]:
@@ -73,9 +76,10 @@ def _steps(low: float, high: float, most: int) -> list[float]:
 
 def history(entry: NightCase) -> Markup | None:
     """Draw an entry's history; None if it has fewer than two points."""
-    points = [point for point in entry.points if math.isfinite(point.log_median)]
-    if len(points) < 2:
+    finite = [point for point in entry.points if math.isfinite(point.log_median)]
+    if len(finite) < 2:
         return None
+    points = [*_by_day(finite[:-1]), finite[-1]]
     times = [when(point.time).timestamp() for point in points]
     values = [math.exp(point.log_median) for point in points]
     bounds = band(entry)
@@ -88,12 +92,12 @@ def history(entry: NightCase) -> Markup | None:
         return (time - times[0]) / span, (value - low) / (high - low)
 
     drawing = _Drawing()
-    for value in _steps(low, high, 6):
-        level = at(0, value)[1]
-        drawing.path("grid", [(0, level), (1, level)])
+    levels = {value: at(0, value)[1] for value in _steps(low, high, 6)}
+    drawing.path("grid", *([(0, level), (1, level)] for level in levels.values()))
+    for value, level in levels.items():
         drawing.text("end", (0, level), seconds(value), -7, 4)
     for part in range(5):
-        drawing.text("middle", (part / 4, 0), _day(times[0] + span * part / 4), 0, 17)
+        drawing.text("", (part / 4, 0), _day(times[0] + span * part / 4), 0, 17)
     if bounds:
         base, middle, top = (at(0, bound)[1] for bound in bounds)
         drawing.path("band", [(0, base), (0, top), (1, top), (1, base)])
@@ -102,23 +106,32 @@ def history(entry: NightCase) -> Markup | None:
         kind = "bad" if moved.change.ratio > 1 else "good"
         place = at(when(moved.time).timestamp(), 0)[0]
         drawing.path(f"rule {kind}", [(place, 0), (place, 1)])
-        drawing.text(f"middle {kind}", (place, 1), signed_percent(moved.change.ratio - 1), 0, -6)
-    _draw_points(drawing, points, [at(*pair) for pair in zip(times, values, strict=True)])
-    label = f"History of {entry.record.case.id}, {many(len(points), 'run')}"
+        drawing.text(kind, (place, 1), signed_percent(moved.change.ratio - 1), 0, -6)
+    places = [at(*pair) for pair in zip(times, values, strict=True)]
+    drawing.path("line", places)
+    kinds = [_kind(point) for point in points]
+    for kind in ("odd", "bad"):
+        if kind in kinds[:-1]:
+            dots = [[p] for p, other in zip(places[:-1], kinds, strict=False) if other == kind]
+            drawing.path(f"dot {kind}", *dots)
+    drawing.path(f"dot {kinds[-1]}", places[-1:], tooltip=_tooltip(points[-1]))
+    label = f"History of {entry.record.case.id}, {many(len(finite), 'run')}"
     head = Markup('<svg viewBox="0 0 720 220" role="img" aria-label="{}">').format(label)
     return Markup().join([head, *drawing.parts, Markup("</svg>")])
 
 
-def _draw_points(
-    drawing: _Drawing, points: Sequence[Point], places: Sequence[tuple[float, float]]
-) -> None:
-    """Draw a line through the nights, with a dot for the last one and those that were not OK."""
-    drawing.path("line run", places)
-    for point, place in zip(points, places, strict=True):
-        is_plain = point.status in (None, Status.OK)
-        if not is_plain or point is points[-1]:
-            kind = "run" if is_plain else "bad" if point.status in FAILING else "odd"
-            drawing.dot(kind, place, _tooltip(point))
+def _by_day(points: Iterable[Point]) -> Iterator[Point]:
+    """Yield each day's median point, with the worst status of the day."""
+    for _, runs in itertools.groupby(points, lambda point: point.time[:10]):
+        day = sorted(runs, key=lambda point: point.log_median)
+        status = min((point.status for point in day), key=rank)
+        yield replace(day[(len(day) - 1) // 2], status=status)
+
+
+def _kind(point: Point) -> str:
+    if point.status in (None, Status.OK, Status.NO_BASELINE):
+        return "run"
+    return "bad" if point.status in FAILING else "odd"
 
 
 def _day(stamp: float) -> str:

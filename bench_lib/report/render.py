@@ -33,7 +33,7 @@ ESSENTIAL = 4
 LEAST_FIRST, LEAST_NAME = 12, 24
 """Characters of a first column that are kept in any case, and of a name that may be cut."""
 _FIGURE = re.compile(
-    r"-?|(?:> )?[+-]?\d\S*(?: [kMG])?(?: [^\s,]+)?(?: (?:to|→) [+-]?\d\S*(?: [^\s,]+)?)?"
+    r"-?|-?inf|nan|(?:> )?[+-]?\d\S*(?: [kMG])?(?: [^\s,]+)?(?: (?:to|→) [+-]?\d\S*(?: [^\s,]+)?)?"
 )
 """A cell of a column of figures: a number, a range or nothing, but not a sentence."""
 
@@ -55,6 +55,8 @@ def cell(value: Any, unit: str = NUMBER) -> str:
             return ", ".join(f"{cell(item, unit)} {name}" for name, item in value.items())
         case list() | tuple():
             return ", ".join(cell(item, unit) for item in value)
+        case str() if hasattr(value, "__html__"):  # markup of the page's own
+            return value
     return printable(str(value)).replace("\n", " ")
 
 
@@ -260,26 +262,21 @@ def plain(value: Any) -> Any:
 
 
 def as_html(table: Table[Any]) -> Markup:
-    """Return a table as HTML; a column of figures has the class ``number``."""
+    """Return a table as HTML; its class says from which column on all are figures."""
     from markupsafe import Markup  # noqa: PLC0415 - only the page needs it
 
     columns = cells(table)
-    kinds = [
-        Markup(' class="number"') if all(map(_FIGURE.fullmatch, below)) else ""
-        for _, below in columns
-    ]
+    words = [n for n, (_, below) in enumerate(columns) if not all(map(_FIGURE.fullmatch, below))]
     head = Markup("").join(
-        Markup('<th scope="col"{}>{}</th>').format(kind, name)
-        for kind, (name, _) in zip(kinds, columns, strict=True)
+        Markup('<th scope="col">{}</th>').format(name.capitalize()) for name, _ in columns
     )
     lines = [
-        Markup("").join(
-            Markup("<td{}>{}</td>").format(kind, text)
-            for kind, text in zip(kinds, line, strict=True)
+        Markup('<tr><th scope="row">{}</th>{}</tr>\n').format(
+            first, Markup("").join(Markup("<td>{}</td>").format(text) for text in others)
         )
-        for line in zip(*(below for _, below in columns), strict=True)
+        for first, *others in zip(*(below for _, below in columns), strict=True)
     ]
-    body = Markup("").join(Markup("<tr>{}</tr>\n").format(line) for line in lines)
-    return Markup("<table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table>").format(
-        head, body
-    )
+    caption = Markup('<caption class="unseen">{}</caption>').format(table.title)
+    return Markup(
+        '<table class="figures-{}">{}\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table>'
+    ).format(max([0, *words]) + 2, caption if table.title else "", head, Markup("").join(lines))

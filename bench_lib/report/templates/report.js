@@ -3,7 +3,18 @@
   const body = document.querySelector("#table tbody");
   const search = document.querySelector("#filters input");
   const rows = body ? [...body.rows] : [];
-  const texts = rows.map((row) => `${row.textContent} status:${row.dataset.status}`.toLowerCase());
+  const texts = rows.map((row) => {
+    const status = row.cells[2].textContent.replace(/[()]/g, "").replaceAll(" ", "-");
+    return `${row.textContent} status:${status}`.toLowerCase();
+  });
+  const SCALES = { n: 1e-9, u: 1e-6, m: 1e-3, k: 1e3, M: 1e6, G: 1e9, x: 100 };
+
+  /** The number that a cell begins with, in its unit without a prefix; a ratio in percent. */
+  function number(text) {
+    const [, digits, prefix] =
+      /^(?:> )?([+-]?[\d.]+(?:e[+-]?\d+)?)(?: ?([numkMGx])(?:s|iB)?(?=$|[ /]))?/.exec(text) ?? [];
+    return digits === undefined ? null : digits * (SCALES[prefix] ?? 1);
+  }
 
   /** Show the rows that have every word, and their number. */
   function filter() {
@@ -27,9 +38,8 @@
     for (const cell of heading.parentElement.cells) cell.removeAttribute("aria-sort");
     if (next) heading.setAttribute("aria-sort", next);
     const value = (row) => {
-      const { textContent: text, dataset } = row.cells[heading.cellIndex];
-      const number = dataset.sort ?? (text.endsWith("%") ? text.slice(0, -1) : undefined);
-      return number === undefined ? text || null : Number(number);
+      const text = row.cells[heading.cellIndex].textContent;
+      return heading.cellIndex > 2 ? number(text) : text;
     };
     const order = (a, b) => {
       const [x, y] = [value(a), value(b)];
@@ -40,16 +50,17 @@
     body.append(...(next ? [...rows].sort(order) : rows));
   }
 
-  /** Open what the address names, or search for its words. */
+  /** Open what the address names, or search for its words or for a case without details. */
   function visit() {
     const name = decodeURIComponent(location.hash.slice(1));
-    if (search && name.startsWith("q=")) {
-      search.value = name.slice(2);
+    const target = document.getElementById(name);
+    const words = target ? null : /^(?:q=|case\/[^/]*\/)(.*)/.exec(name);
+    if (search && words) {
+      search.value = words[1];
       filter();
       document.getElementById("cases").scrollIntoView();
       return;
     }
-    const target = document.getElementById(name);
     if (!target) return;
     for (let element = target; element; element = element.parentElement) {
       if (element.tagName === "DETAILS") element.open = true;
@@ -64,8 +75,11 @@
       const address = search.value ? `#q=${encodeURIComponent(search.value)}` : "#cases";
       history.replaceState(null, "", address);
     });
-    for (const button of document.querySelectorAll("#table .sort")) {
-      button.addEventListener("click", () => sort(button.parentElement));
+    for (const heading of document.querySelectorAll("#table thead th")) {
+      const button = Object.assign(document.createElement("button"), { className: "sort" });
+      button.append(...heading.childNodes);
+      heading.append(button);
+      button.addEventListener("click", () => sort(heading));
     }
     filter();
   }
