@@ -34,7 +34,7 @@ from bench_lib.report.render import as_html, cell
 from bench_lib.verdict import metrics
 from bench_lib.verdict.severity import rank
 
-MOST_DETAILS = 90_000
+MOST_DETAILS = 80_000
 """Most characters of cases' details; the table has all cases."""
 MOST_CAUSES = 3
 """Most causes above the strip; the others are folded below them."""
