@@ -38,6 +38,29 @@ def parallel(_setting: Setting) -> Step:
     return step
 
 
+def deep(_setting: Setting) -> Step:
+    """Raise inside modules, one in the other, after an error that was handled."""
+
+    class Inner(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(-1, 7)
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Sequential(torch.nn.Identity(), Inner())
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.inner(x)
+
+    network = torch.nn.Sequential(Block())
+
+    def step() -> object:
+        return network(torch.ones(8))
+
+    return step
+
+
 def raising(_setting: Setting, *, phase: str) -> Workload:
     """Raise a ValueError in one of the phases of a case."""
     steps = 0

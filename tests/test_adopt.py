@@ -52,6 +52,15 @@ class Odd(nn.Module):
     def forward(self, a, b):
         return a @ b
 
+class Wrong(nn.Module):
+    def __init__(self, raises=True):
+        super().__init__()
+        self.last = nn.Linear(4, 5)
+        self.weights = {}["weights"] if raises else None
+
+    def forward(self, x):
+        return self.last(x.nothing)
+
 class Config:
     model_type = "tiny"
     vocab_size = 50
@@ -162,6 +171,54 @@ def test_what_cannot_be_known_is_one_line_that_says_what_to_give(own, run, words
     assert answer.status == 2
     assert expected in answer.err
     assert not (own / "perf_tests").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line", "last"),
+    [
+        (
+            "mine:Wrong",
+            """self.weights = {}["weights"] if raises else None""",
+            "KeyError: 'weights'",
+        ),
+        (
+            "mine:Wrong --arg raises=False",
+            "return self.last(x.nothing)",
+            "no input was found for x; give --input x=SHAPE",
+        ),
+        (
+            "mine:Wrong --arg raises=False --input x=4",
+            "return self.last(x.nothing)",
+            "AttributeError: 'Tensor' object has no attribute 'nothing'",
+        ),
+        (
+            "broken:Net",
+            "import absent_module",
+            "ModuleNotFoundError: No module named 'absent_module'",
+        ),
+    ],
+)
+def test_a_model_that_raises_shows_its_own_frames_alone(own, run, words, line, last):
+    (own / "broken.py").write_text("import absent_module\n")
+    answer = run(words)
+    lines = answer.err.splitlines()
+    assert (answer.status, lines[-1]) == (2, last)
+    assert len(lines) <= 8
+    assert f"    {line}" in lines
+    assert all(str(own) in text for text in lines if text.startswith("  File"))
+
+
+def test_where_pytest_does_not_load_the_plugin_that_is_an_error_with_its_remedy(
+    own, run, monkeypatch
+):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    start = adopt.subprocess.Popen
+    monkeypatch.setattr(adopt.subprocess, "call", lambda *args, **more: start(*args, **more).wait())
+    answer = run("mine:Net")
+    assert answer.status == 2
+    assert "pytest measured nothing" in answer.err
+    assert "unset PYTEST_DISABLE_PLUGIN_AUTOLOAD" in answer.err
 
 
 def test_a_second_object_goes_behind_the_first_and_nothing_is_written_over(own, run):

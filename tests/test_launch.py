@@ -54,7 +54,7 @@ from bench_lib.launch.zygote import (
 from bench_lib.model import Case, Choice, Draw, Param, Sampling
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
-from bench_lib.worker.context import kind_of
+from bench_lib.worker.context import kind_of, short_traceback
 from bench_lib.worker.workloads import Setting, Workload
 
 NOBODY = 2**22 + 1
@@ -240,6 +240,47 @@ def test_last_output_is_that_of_the_case_alone(context: WorkerProcess) -> None:
     assert len(lines) == LAST_LINES
     assert lines[0] == f"line {60 - LAST_LINES + 1}"
     assert lines[-1] == "the library's last \N{REPLACEMENT CHARACTER} word"
+
+
+def test_an_exception_shows_the_users_frames_and_its_message_in_eight_lines(
+    context: WorkerProcess,
+) -> None:
+    fault = fault_of(context, case("deep"))
+    head, *frames, message = fault.last_output.splitlines()
+    assert len(frames) == 6, fault.last_output
+    assert all(str(HERE / "faulty.py") in line for line in frames[::2])
+    assert frames[1::2] == [
+        "    return network(torch.ones(8))",
+        "    return self.inner(x)",
+        "    return x.reshape(-1, 7)",
+    ]
+    assert (
+        fault.message == message == "RuntimeError: shape '[-1, 7]' is invalid for input of size 8"
+    )
+    assert head == "Traceback (most recent call last):"
+
+
+def test_an_exception_without_a_frame_of_the_users_shows_the_last_frames(
+    context: WorkerProcess,
+) -> None:
+    lines = fault_of(context, case("absent")).last_output.splitlines()
+    assert any(line.lstrip().startswith("File") for line in lines)
+    assert len(lines) <= 8
+    assert "absent" in lines[-1]
+
+
+def test_an_exception_is_shown_with_its_cause() -> None:
+    def load() -> None:
+        try:
+            Path("/nowhere").read_text()
+        except OSError as error:
+            raise ValueError("no weights") from error
+
+    with pytest.raises(ValueError, match="no weights") as raised:
+        load()
+    shown = short_traceback(raised.value)
+    assert shown.index("FileNotFoundError: ") < shown.index("ValueError: no weights")
+    assert ("test_launch.py" in shown, "pathlib" in shown) == (True, False)
 
 
 @pytest.mark.parametrize("then", ["hang", "end", "go on"])

@@ -35,6 +35,7 @@ from standins.worker import KERNELS
 
 import bench_lib.backends
 from bench_lib.engine import device, engine
+from bench_lib.engine.telemetry import OTHERS_MEAN
 from bench_lib.model import (
     Case,
     Kernel,
@@ -441,10 +442,10 @@ def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester, mo
     result.assert_outcomes(passed=2)
     start = result.outlines.index("collected 2 items")
     assert [line.partition(" ")[0].strip("=") for line in result.outlines[start:]] == [
-        *("collected", "measuring", "", "perf_tests/test_steps.py", "", "", "case"),
-        *("alpha", "beta", "2", ""),
-    ]  # and so 25 lines of 12 cases, where pytest's header has four
+        *("collected", "measuring", "", "perf_tests/test_steps.py", "", "", "2", ""),
+    ]
     assert all(len(line) <= 80 for line in result.outlines[start:])
+    run("--perf-strict", "-v").stdout.fnmatch_lines(["case *", "alpha *OK *", "beta *OK *"])
 
 
 TYPO = '[[smoke.networks]]\nnetwork = "resnet5"\nbatch_size = 4\n'
@@ -1189,7 +1190,7 @@ def test_the_last_fifteen_lines_tell_what_failed_by_how_much_since_when_and_why(
     for line in (
         r"alpha +REGRESSED +10.5 ms +\+5.0% .*\nc3 +ERROR",
         r"since the baseline of 2026-01-01: .*torch 2.9.0\+rocm7.0 ->\s+2.9.0",
-        r"c3: ERROR: died in measure\nalpha: latency: 5.0% slower \(GEMM: gemm_kernel\)",
+        r"c3: ERROR: died in measure: SIGABRT\nalpha: latency: 5.0% slower \(GEMM: gemm_kernel\); ",
         f"1 ERROR, 19 NO_BASELINE, 1 REGRESSED; run {own.run_id} in history",
         "next: bench-lib report --html report.html",
     ):
@@ -1206,6 +1207,64 @@ def test_a_reason_stands_in_the_summary_where_the_test_failed_for_another_one(su
     assert any("alpha: REGRESSED latency" in line and "agree" in line for line in lines), lines
 
 
+TWELVE = [f"network-{number}" for number in range(12)]
+LONG = "is described in so many words that no line of a terminal has room for all of them"
+
+
+def test_a_clean_run_of_twelve_cases_on_a_busy_machine_has_at_most_25_lines(suite, pytester):
+    warned = [{"iteration_s": [0.01] * 20, "warnings": [f"{name} {LONG}" for name in ("a", "b")]}]
+    tables = [f'[[smoke.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in TWELVE]
+    suite(repr(dict.fromkeys(TWELVE, warned)), matrix="".join(tables))
+    conftest = pytester.path / "conftest.py"
+    busy = "import bench_lib.engine.device\nbench_lib.engine.device.others_now = lambda _: 'busy'\n"
+    conftest.write_text(f"{conftest.read_text()}\n{busy}")
+    for name in TWELVE:
+        accept(pytester, name, TEN_MS)
+    status, lines = in_terminal(pytester, columns=80)
+    text = "\n".join(lines)
+    ours = lines[lines.index("measuring on cpu-test-2c, tier smoke") :]
+    assert (status, len(lines) <= 25, max(map(len, ours)) <= 80) == (0, True, True), text
+    whole = " ".join(text.split())
+    assert f" warning: busy; {OTHERS_MEAN}" in whole
+    for name in ("a", "b"):
+        assert f"network-0, network-1, network-2 and 9 more: warning: {name} {LONG}" in whole
+    assert "12 OK; run " in whole
+
+
+def test_one_error_of_several_cases_is_shown_once_and_names_them(suite, pytester):
+    output = "Traceback (most recent call last):\nModuleNotFoundError: gone"
+    same = [f"Fault('exception', 'ModuleNotFoundError: gone', 'build', {output!r})"]
+    other = "[Fault('exception', 'KeyError: 0', 'build', 'KeyError: 0')]"
+    errors = [f"'{name}': [{', '.join(same)}]" for name in TWELVE[1:]]
+    tables = [f'[[smoke.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in TWELVE]
+    script = f"{{'{TWELVE[0]}': {other}, {', '.join(errors)}}}"
+    result = suite(script, matrix="".join(tables))("--junitxml=junit.xml")
+    result.assert_outcomes(failed=12)
+    shown = result.stdout.str()
+    assert shown.count("Traceback") == 1
+    assert f"the same error: {', '.join(TWELVE[2:])}\n" in shown
+    result.stdout.fnmatch_lines(
+        [
+            "network-0: ERROR: exception in build: KeyError: 0",
+            "network-1, network-2, network-3 and 8 more: ERROR: *build: ModuleNotFoundError: gone",
+        ]
+    )
+    failures = ET.parse(pytester.path / "junit.xml").iter("failure")
+    assert sum("Traceback" in (failure.text or "") for failure in failures) == 11
+
+
+def test_a_failure_says_since_when(suite, pytester):
+    run = suite("{'alpha': [[0.01] * 20]}")
+    accept(pytester, "alpha", TEN_MS)
+    run()
+    (first,) = runs_in(pytester)
+    conftest = pytester.path / "conftest.py"
+    conftest.write_text(conftest.read_text().replace("[0.01]", "[0.0105]"))
+    for ago in ("1 measured run ago", "2 measured runs ago"):
+        line = f"alpha: latency: 5.0% slower; last passed on {first.started[:10]}, {ago}"
+        run().stdout.fnmatch_lines([line])
+
+
 @pytest.mark.parametrize("ci", ["", "true"])
 def test_a_reason_stands_once(suite, pytester, monkeypatch, ci):
     monkeypatch.setenv("CI", ci)
@@ -1215,7 +1274,8 @@ def test_a_reason_stands_once(suite, pytester, monkeypatch, ci):
         lines = run(*arguments).outlines
         (reason,) = [line for line in lines if "fresh processes agree" in line]
         assert reason.startswith(lead)
-        assert len([line for line in lines if "died in measure: SIGABRT" in line]) == 1, lines
+        said = [line for line in lines if line.endswith("died in measure: SIGABRT")]
+        assert len(said) == 2, lines  # and in brief, among the last lines
 
 
 def test_files_have_all_that_is_known_of_a_failure(suite, pytester):

@@ -21,6 +21,8 @@ from bench_lib.model import UserError
 MOST_BYTES = 2**20
 """Size limit of a matrix and of a file of factories."""
 PERF_TESTS = Path("perf_tests")
+USAGE_ERROR = 4
+"""Pytest's exit status where it refuses its command line."""
 IGNORED = "/history/"
 """The line of .gitignore that keeps runs out of git."""
 TEST = """import pytest
@@ -70,7 +72,8 @@ def adopt(
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         error = done.stderr.strip() or f"importing it made Python exit with {done.returncode}"
-        raise UserError(f"{target}: {error.splitlines()[-1]}")
+        _, head, frames = error.partition("Traceback (most recent call last):\n")
+        raise UserError(f"{target}: {head + frames if head else error.splitlines()[-1]}")
     answer = json.loads(done.stdout.splitlines()[-1])
     case_id = f"{name.replace('_', '-').strip('-')}-b{batch_size}"
     row = [
@@ -83,12 +86,18 @@ def adopt(
     reminder = _ignore_runs()
     arguments = [str(PERF_TESTS), "-k", case_id]
     say(f"{case_id} is in {PERF_TESTS / 'matrix.toml'}; PYTHONPATH=. pytest {' '.join(arguments)}")
-    status = subprocess.call([sys.executable, "-m", "pytest", *arguments], env=environ)
+    command = [sys.executable, "-m", "pytest", *arguments, "--perf-tier", "smoke"]
+    status = subprocess.call(command, env=environ)
     guesses = [*answer["guessed"], "how much slower is too slow (limits.tolerance in the matrix)"]
     for guess in guesses:
         print(f"not known: {guess}")
     if reminder:
         print(f"left to you: {reminder}")
+    if status == USAGE_ERROR:
+        raise UserError(
+            "pytest measured nothing; if --perf-tier is unknown to it, it did not load bench-lib's "
+            "plugin: install bench-lib beside it, and unset PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+        )
     raise typer.Exit(status)
 
 

@@ -8,7 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -29,16 +29,8 @@ from bench_lib.cli.output import (
     separate,
     tell,
 )
-from bench_lib.formats import FINE_SHARE, some
-from bench_lib.model import (
-    ID_RULE,
-    Accepted,
-    Baseline,
-    Published,
-    Quarantine,
-    UserError,
-    is_case_id,
-)
+from bench_lib.formats import FINE_SHARE
+from bench_lib.model import ID_RULE, Baseline, Published, Quarantine, UserError, is_case_id
 from bench_lib.report.answer import Answer, Column, Table
 
 app = branch("baseline")
@@ -69,16 +61,20 @@ def show(
     json: Json = False,
 ) -> None:
     """Show the accepted values of a hardware key, or published ones where there are none."""
+    from bench_lib.backends import detect
+    from bench_lib.report.console import grouped
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_today
 
-    file = files.load(baselines, hardware or _this_machine())
+    file = files.load(baselines, hardware or detect()[0].key)
     today = utc_today()
     measured, published = sorted(file.measured.items()), sorted(file.published.items())
     quarantines = sorted(file.quarantines.items())
-    notes = [*_reasons({id_: _reason_of(baseline.accepted) for id_, baseline in measured})]
+    objections = {id_: baseline.accepted.in_spite_of for id_, baseline in measured}
+    despite = {id_: f"; despite: {text}" for id_, text in objections.items() if text is not None}
+    notes = grouped((id_, b.accepted.reason + despite.get(id_, "")) for id_, b in measured)
     notes += [f"{id_}: {figure.caveat}; source: {figure.source}" for id_, figure in published]
-    notes += _reasons({id_: entry.reason for id_, entry in quarantines})
+    notes += grouped((id_, entry.reason) for id_, entry in quarantines)
     heading = []
     if not measured and not published:
         remedy = "" if hardware else "; record some with bench-lib baseline record --reason WHY"
@@ -127,26 +123,6 @@ _QUARANTINE: list[Column[tuple[str, Quarantine]]] = [
     Column("until", lambda row: row[1].until),
     Column("quarantine", lambda row: row[1], heading=""),
 ]
-
-
-def _this_machine() -> str:
-    from bench_lib.backends import detect
-
-    return detect()[0].key
-
-
-def _reason_of(accepted: Accepted) -> str:
-    objection = accepted.in_spite_of
-    return accepted.reason if objection is None else f"{accepted.reason}; despite: {objection}"
-
-
-def _reasons(reasons: Mapping[str, str]) -> Iterator[str]:
-    """Yield each reason once, in full, with its cases."""
-    cases: dict[str, list[str]] = {}
-    for case_id, reason in reasons.items():
-        cases.setdefault(reason, []).append(case_id)
-    for reason, case_ids in cases.items():
-        yield f"{some(case_ids, 3)}: {reason}"
 
 
 @app.command()

@@ -105,11 +105,12 @@ def _answer(side: SideValues, run: Run, records: Sequence[Record], status: int) 
     notes += [f"no values in B: {some(gone, SHOWN)}"] if gone else []
     counts = Counter(record.status.value for record in records if record.status)
     notes.append(console.counted(counts) if records else "no case has values on both sides")
+    quiet = {*PASSING} - {Status.IMPROVED}
     shown = [*table.columns, *columns("", "verdicts changes")]
     problems = [f"A: {line}" for line in side.problems] + [f"B: {line}" for line in run.problems]
     return Answer(
         command="compare",
-        tables={"cases": Table(shown, table.rows, is_quiet=_is_quiet)},
+        tables={"cases": Table(shown, table.rows, is_quiet=lambda r: r.status in quiet)},
         heading=[
             f"A: {side.title}",
             f"B: {versus.title(run)}",
@@ -119,7 +120,3 @@ def _answer(side: SideValues, run: Run, records: Sequence[Record], status: int) 
         about={"a": side.title, "b": versus.title(run), "new": new, "gone": gone},
         exit_status=status,
     )
-
-
-def _is_quiet(record: Record) -> bool:
-    return record.status in PASSING and record.status is not Status.IMPROVED

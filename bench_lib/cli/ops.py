@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,7 +108,9 @@ def ops(
         "causal": causal,
     }
     dims = {"--input1-dim": input1_dim, "--input2-dim": input2_dim}
-    _refuse_empty({**dims, "--dtype": dtype, "--layout": layout})
+    for flag, value in {**dims, "--dtype": dtype, "--layout": layout}.items():
+        if value == "":
+            raise UserError(f"{flag} is empty; leave it out to use the default")
     if run_predefined and run_model_ops:
         raise UserError("--run-predefined and --run-model-ops cannot be combined; choose one")
     if run_predefined:
@@ -117,7 +119,9 @@ def ops(
     elif run_model_ops:
         of_sizes = (*OF_ONE, "input1_dim", "input2_dim")
         refuse(context, of_sizes, "--run-model-ops decides what is measured")
-        values = _of_models(dtype, inplace=inplace)
+        if inplace:
+            raise UserError("--inplace: --run-model-ops decides which operators are in place")
+        values = [{**operator, "precision": dtype} for operator in model_operators()]
     else:
         operator = _operator("add" if op is None else op, op_type, axes, variant, inplace=inplace)
         names = [] if backend is None else names_in(backend, "--backend", "backend", BACKENDS)
@@ -142,12 +146,6 @@ def ops(
     session.conclude(STUDY, rows, about={"profiles": profiles})
 
 
-def _refuse_empty(flags: Mapping[str, str | None]) -> None:
-    for flag, value in flags.items():
-        if value == "":
-            raise UserError(f"{flag} is empty; leave it out to use the default")
-
-
 def _predefined(axes: dict[str, str | None], *, inplace: bool) -> list[dict[str, Param]]:
     """Return the values of TorchTensorOpsBench's list; reductions have no in-place form."""
     names = [f"{op}_" if inplace and f"{op}_" in OPERATORS else op for op in PREDEFINED]
@@ -155,12 +153,6 @@ def _predefined(axes: dict[str, str | None], *, inplace: bool) -> list[dict[str,
         with_usual(op, **{k: v for k, v in axes.items() if k != "shape2" or asks(op, "shape2")})
         for op in names
     ]
-
-
-def _of_models(dtype: str, *, inplace: bool) -> list[dict[str, Param]]:
-    if inplace:
-        raise UserError("--inplace: --run-model-ops decides which operators are in place")
-    return [{**values, "precision": dtype} for values in model_operators()]
 
 
 def _operator(

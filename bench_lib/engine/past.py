@@ -132,7 +132,8 @@ def slow_downs(
     cases = {}
     for record in records:
         baseline = file.baselines.get(record.case.id)
-        if record.status in COMPARED and baseline is not None and not _is_quarantined(record):
+        is_quarantined = baselines.in_force(record.quarantine, history.utc_today())
+        if record.status in COMPARED and baseline is not None and not is_quarantined:
             nights = _nights_of(record, baseline, past, writer)
             cases[record.case.id] = nights if is_measured else nights.on_one_device
     findings = over_nights(cases, writer.run_id)
@@ -145,11 +146,6 @@ def slow_downs(
             merged = lasting.setdefault((old.told_by, old.since), replace(old, cases=[]))
             merged.cases.append(case_id)
     return [*new, *lasting.values()]
-
-
-def _is_quarantined(record: Record) -> bool:
-    quarantine = record.quarantine
-    return quarantine is not None and baselines.in_force(quarantine, history.utc_today())
 
 
 def _nights_of(

@@ -202,7 +202,9 @@ class Suite:
         difference = self._difference(record, reference)
         more_s = _more_s(slower[0])
         blamed = kernels.blamed(difference, more_s) if difference is not None else []
-        causes = [*self._cause(record, more_s, difference, reference), *map(Told, _lagging(record))]
+        launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
+        causes = [*self._cause(record, more_s, difference, reference)]
+        causes += [Told(straggler.in_words) for straggler in lagging(launches)]
         # No library is the cause of what all kernels share, or of what lies between them.
         if difference is not None and any(":" in name for name in blamed):
             causes[1:1] = map(Told, filter(None, [self._libraries(record, difference, reference)]))
@@ -477,6 +479,15 @@ class Suite:
         for slow_down in self.slow_downs:
             self.writer.slow_down(slow_down)
 
+    def since_when(self, record: Record) -> str:
+        """Say how many runs that measured a case ago it passed, or since which baseline."""
+        runs = self._earlier(self.hardware_of(record).key).runs.get(record.case.id, [])
+        for ago, run in enumerate(runs, 1):
+            if not run.regressed:
+                return f"; last passed on {run.time[:10]}, {many(ago, 'measured run')} ago"
+        accepted = (record.baseline_accepted or "")[:10]
+        return f"; run {len(runs) + 1} since the baseline of {accepted}" if accepted else ""
+
     def close(self) -> None:
         """Close the file; a run that measured nothing leaves none."""
         self.writer.discard_if_empty()
@@ -527,12 +538,6 @@ def _more_s(verdict: Verdict) -> float | None:
     return verdict.value - verdict.baseline
 
 
-def _lagging(record: Record) -> list[str]:
-    """Name the ranks that were behind in the launches that count."""
-    launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
-    return [straggler.in_words for straggler in lagging(launches)]
-
-
 def _missing(theirs: Record | None) -> str:
     """Say why the reference has no measurement of a case; empty where it may have one yet."""
     for attempt in theirs.attempts if theirs is not None else ():
@@ -548,9 +553,7 @@ def fails(record: Record, *, strict: bool, today: dt.date) -> bool:
 
     A quarantine holds that back up to and including its day.
     """
-    if record.status is None:
-        return False
-    if record.quarantine is not None and baselines.in_force(record.quarantine, today):
+    if record.status is None or baselines.in_force(record.quarantine, today):
         return False
     if strict:
         return record.status not in PASSING or bool(turns.elsewhere(record.verdicts))

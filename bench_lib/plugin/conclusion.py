@@ -13,7 +13,7 @@ from bench_lib.launch.started import undisturbed
 from bench_lib.model import Status
 from bench_lib.plugin import reports
 from bench_lib.plugin.measuring import PerfSession
-from bench_lib.plugin.reports import Held, WaitingTest
+from bench_lib.plugin.reports import WaitingTest
 from bench_lib.report import console
 
 
@@ -57,7 +57,8 @@ def _catch_up(session: PerfSession) -> None:
     finally:
         reason = session.failed or "the run was interrupted"
         for test in waiting:
-            _report_unmeasured(session, test.held, f"not measured: {reason}")
+            final = reports.unmeasured(test.held, f"not measured: {reason}")
+            reports.publish(session.config, test.held, final, Status.ERROR.value)
 
 
 def _measure(session: PerfSession, test: WaitingTest) -> None:
@@ -70,28 +71,21 @@ def _measure(session: PerfSession, test: WaitingTest) -> None:
         call.duration += time.monotonic() - begin
         for result in (outcome, *others):
             session.engine.note(result, call.nodeid)
+        status = Status.SKIPPED
         if outcome.skipped is not None:
-            _report_skipped(session, test.held, outcome.skipped)
-            return
-        if outcome.fault is not None:
+            final = reports.skipped(test.held, outcome.skipped)
+        elif outcome.fault is not None:
             message = reports.fault_in_words(case, outcome.fault)
             if (quarantine := session.quarantine(case)) is None:
-                _report_unmeasured(session, test.held, message)
+                final, status = reports.unmeasured(test.held, message), Status.ERROR
             else:
                 reason = reports.xfail_reason(quarantine, message)
-                _report_skipped(session, test.held, reason, xfail=True)
-            return
+                final = reports.skipped(test.held, reason, xfail=True)
+        else:
+            continue
+        reports.publish(session.config, test.held, final, status.value)
+        return
     session.pending.append(test)
-
-
-def _report_unmeasured(session: PerfSession, held: Held, message: str) -> None:
-    final = reports.unmeasured(held, message)
-    reports.publish(session.config, held, final, Status.ERROR.value)
-
-
-def _report_skipped(session: PerfSession, held: Held, reason: str, *, xfail: bool = False) -> None:
-    final = reports.skipped(held, reason, xfail=xfail)
-    reports.publish(session.config, held, final, Status.SKIPPED.value)
 
 
 def _report_all(session: PerfSession, suite: Suite) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bench_lib import formats
 from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace, ProgressLines
@@ -20,7 +19,7 @@ from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, problem_of
 from bench_lib.plugin.devices import DEVICE, WORKERS
-from bench_lib.plugin.reports import MeasuredTest, WaitingTest
+from bench_lib.plugin.reports import MeasuredTest, WaitingTest, lines_of
 from bench_lib.plugin.session import Selection
 from bench_lib.report import console
 from bench_lib.storage import baselines
@@ -138,7 +137,7 @@ class PerfSession(Selection):
     def quarantine(self, case: Case) -> Quarantine | None:
         """Return the quarantine that holds for a case today, if one does."""
         entry = self.engine.baselines_of(self.device().key).quarantines.get(case.id)
-        return entry if entry and baselines.in_force(entry, utc_today()) else None
+        return entry if baselines.in_force(entry, utc_today()) else None
 
     def release(self) -> None:
         """Let go of the device and its workers."""
@@ -169,7 +168,8 @@ class PerfSession(Selection):
                 terminal.ensure_newline()
                 if self.config.get_terminal_writer().width_of_current_line:
                     terminal.write_line("")  # after xdist's dots, which the reporter forgets
-                terminal.write_line(formats.printable(line))
+                for part in lines_of(line, self.config.get_terminal_writer()):
+                    terminal.write_line(part)
 
     @property
     def alarms(self) -> list[SlowDown]:
@@ -187,8 +187,7 @@ class PerfSession(Selection):
         return bool(judged) and 2 * len(unjudged) > len(judged)
 
     def _counts(self, record: Record) -> bool:
-        quarantine = record.quarantine
-        if quarantine is not None and baselines.in_force(quarantine, console.day_of(record)):
+        if console.excused(record):
             return False
         key = self.engine.suite.hardware_of(record).key
         baseline = self.engine.baselines_of(key).baselines.get(record.case.id)

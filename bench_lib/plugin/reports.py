@@ -66,6 +66,8 @@ class VerdictRepr(TerminalRepr):
         """Take the text, the summary's line, the test's location, and a text for terminals."""
         self.text = text
         self.brief = brief or text
+        self.alike: list[str] = []
+        """Other cases that have the same error."""
         path, line, _ = location
         self.reprcrash = ReprFileLocation(path, (line or 0) + 1, summary)
 
@@ -78,13 +80,22 @@ class VerdictRepr(TerminalRepr):
 
         A worker's last output, below the first empty line of a case, stays as it is.
         """
-        is_terminal = tw._file.isatty()  # noqa: SLF001 - pytest has no other way to ask
         is_ours = True
         for line in self.brief.splitlines():
             starts = line.startswith(tuple(s.value for s in FAILING))
             is_ours = starts or (is_ours and bool(line))
-            for part in render.wrapped(line, tw.fullwidth) if is_terminal and is_ours else [line]:
+            for part in lines_of(line, tw) if is_ours else [line]:
                 tw.line(part, red=starts)
+        if self.alike:
+            for part in lines_of(f"the same error: {', '.join(self.alike)}", tw):
+                tw.line(part, red=True)
+
+
+def lines_of(text: str, tw: TerminalWriter) -> list[str]:
+    """Return a printable line, broken between words where a terminal shows it."""
+    is_terminal = tw._file.isatty()  # noqa: SLF001 - pytest has no other way to ask
+    line = formats.printable(text)
+    return render.wrapped(line, tw.fullwidth) if is_terminal else [line]
 
 
 def judged(waiting: Held, failing: Sequence[Record]) -> pytest.TestReport:
@@ -108,14 +119,18 @@ def unmeasured(waiting: Held, message: str) -> pytest.TestReport:
     return final
 
 
-def shorten(report: pytest.TestReport, fault: Fault) -> None:
-    """Have the summary name the fault of a call without measurement in one line.
+def shorten(report: pytest.TestReport, outcome: Outcome, shown: dict[Any, VerdictRepr]) -> None:
+    """Have the terminal show the fault of a call once, with all cases that have it.
 
-    On CI pytest would repeat the whole failure there.
+    The summary names it in one line: on CI pytest would repeat the whole failure there.
     """
-    summary = f"{fault.kind} in {fault.phase}"
-    report.longrepr = VerdictRepr(report.longreprtext, summary, report.location)
+    fault = outcome.fault
+    summary = f"{fault.kind} in {fault.phase}" if fault else ""
+    report.longrepr = own = VerdictRepr(report.longreprtext, summary, report.location)
     report.perf_status = Status.ERROR.value  # type: ignore[attr-defined]  # reports take what plugins add
+    if (first := shown.setdefault(fault, own)) is not own:
+        first.alike.append(outcome.case.id)
+        report._pdbshown = True  # type: ignore[attr-defined]  # noqa: SLF001 - as if a debugger had
 
 
 def skipped(waiting: Held, reason: str, *, xfail: bool = False) -> pytest.TestReport:

@@ -17,7 +17,7 @@ from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.settings import MEASURING, REFERENCE, Outcome
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import ended_by, undisturbed
-from bench_lib.model import Case, Fault, Limits, MachineWarning, Param, UserError
+from bench_lib.model import Case, Limits, MachineWarning, Param, UserError
 from bench_lib.plugin import devices, neighbours, summary
 from bench_lib.plugin.conclusion import conclude
 from bench_lib.plugin.declared import measures
@@ -26,6 +26,7 @@ from bench_lib.plugin.measuring import SESSION, PerfSession
 from bench_lib.plugin.reports import (
     Held,
     MeasuredTest,
+    VerdictRepr,
     attach,
     detach,
     fault_in_words,
@@ -264,7 +265,8 @@ class _Recorder:
 
     def __init__(self, session: PerfSession) -> None:
         self._session = session
-        self._faults: dict[str, Fault] = {}
+        self._failed: dict[str, Outcome] = {}
+        self._shown: dict[Any, VerdictRepr] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -274,12 +276,12 @@ class _Recorder:
         if self._session.is_worker:
             return
         if (test := detach(self._session.config, report)) is None:
-            if report.failed and report.when == "call" and report.nodeid in self._faults:
-                shorten(report, self._faults[report.nodeid])
+            if report.failed and report.when == "call" and report.nodeid in self._failed:
+                shorten(report, self._failed[report.nodeid], self._shown)
             return
         for outcome in test.outcomes:
             if outcome.fault and outcome.side != REFERENCE:
-                self._faults[report.nodeid] = outcome.fault
+                self._failed[report.nodeid] = outcome
         try:
             with undisturbed():
                 self._session.note(report.nodeid, test)

@@ -13,7 +13,7 @@ import pytest
 from bench_lib import formats
 from bench_lib.model import Record, Status
 from bench_lib.plugin.measuring import SILENT, PerfSession
-from bench_lib.plugin.reports import VerdictRepr
+from bench_lib.plugin.reports import VerdictRepr, lines_of
 from bench_lib.report import console, render
 from bench_lib.storage import acceptance
 from bench_lib.verdict import nights
@@ -59,8 +59,7 @@ def write(terminal: Any, session: PerfSession) -> None:
         return
 
     def say(line: str, **colours: bool) -> None:
-        printable = formats.printable(line)
-        for part in render.wrapped(printable, width) if terminal.isatty else [printable]:
+        for part in lines_of(line, terminal.config.get_terminal_writer()):
             terminal.write_line(part, **colours)
 
     width, run = _width(terminal), session.suite.writer
@@ -83,18 +82,23 @@ def write(terminal: Any, session: PerfSession) -> None:
         *console.explanations(records, above=above),
     ]:
         say(line)
-    table = console.summary(records)
-    heading, *lines = render.summary_lines(table, width)
-    say(heading)
-    rows = zip(table.rows, lines, strict=True)
+    lists_all = failing or terminal.verbosity > 0
+    listed = [record for record in records if lists_all or record.status is not Status.OK]
+    table = console.summary(listed)
+    lines = render.summary_lines(table, width)
+    for heading in lines[:1]:
+        say(heading)
+    rows = zip(table.rows, lines[1:], strict=True)
     for record, line in sorted(rows, key=lambda row: rank(row[0].status), reverse=True):
         terminal.write_line(line, **_COLOURS.get(console.standing(record), {}))
     for line in console.changes(records):
         say(line)
-    for record in failing[: console.NAMED]:
-        say(f"{record.case.id}: {console.brief(record)}", **_BAD)
-    if len(failing) > console.NAMED:
-        say(f"and {len(failing) - console.NAMED} more")
+    since_when = session.suite.since_when
+    causes = console.grouped((r.case.id, console.brief(r) + since_when(r)) for r in failing)
+    for line in causes[: console.NAMED]:
+        say(line, **_BAD)
+    if len(causes) > console.NAMED:
+        say(f"and {len(causes) - console.NAMED} more")
     for slow_down in session.suite.slow_downs:
         colour = _BAD if slow_down in session.alarms else _ODD
         say(nights.in_words(slow_down, run.run_id), **colour)
@@ -105,7 +109,8 @@ def write(terminal: Any, session: PerfSession) -> None:
     for line in _before_next(session, records):
         say(line)
     folder = _shown(run.path.parent)
-    say(f"{console.counted(session.suite.counts())}; run {run.run_id} in {folder}")
+    end = f"{console.counted(session.suite.counts())}; run {run.run_id} in {folder}"
+    say(f"{end}; -v lists all cases" if len(listed) < len(records) else end)
     if step := _next_step(session, records):
         terminal.write_line(f"next: {formats.printable(step)}", bold=True)
 

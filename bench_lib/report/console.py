@@ -86,7 +86,7 @@ def day_of(record: Record) -> dt.date:
 def excused(record: Record) -> bool:
     """Return whether a quarantine was in force, so that the record does not fail the run."""
     try:
-        return record.quarantine is not None and in_force(record.quarantine, day_of(record))
+        return in_force(record.quarantine, day_of(record))
     except ValueError:  # an invalid date in an edited file
         return False
 
@@ -126,24 +126,30 @@ def explanations(
     Verdicts of the records ``above`` have been shown already.
     """
     quiet = () if every else _QUIET
-    records = list(records)
-    lines = [] if every else _skip_lines(records)
+    lines: list[str] = []
+    reasons: list[tuple[str, str]] = []
+    hints: list[tuple[str, str]] = []
     for record in records:
         lines += _quarantine_lines(record)
+        if record.status is Status.SKIPPED and record.verdicts and not every:
+            reason = shortened(judge.leading(record.verdicts).reason)
+            reasons.append((record.case.id, f"SKIPPED: {reason}"))
         elsewhere = {verdict.metric for verdict in turns.elsewhere(record.verdicts)}
         for verdict in record.verdicts if record not in above else ():
             is_finding = verdict.against == REFERENCE and verdict.metric in elsewhere
-            is_shown = verdict.status not in quiet or verdict.against == "published" or is_finding
-            if is_shown:
-                prefix = f"{record.case.id}: {verdict.status.value} {verdict.metric}: "
-                lines.append(prefix + shortened(verdict.reason))
+            if verdict.status not in quiet or verdict.against == "published" or is_finding:
+                text = f"{verdict.status.value} {verdict.metric}: {shortened(verdict.reason)}"
+                reasons.append((record.case.id, text))
         for attempt in record.attempts:
             if attempt.invalid and record.status is not Status.INVALID:
                 reason, again, _ = (attempt.discarded or "").partition("; measured again")
                 what = "measured again" if again else "discarded"
-                lines.append(f"{record.case.id}: {what}: {reason}")
-    lines += _warning_lines(records)
-    return list(dict.fromkeys(map(printable, lines)))
+                hints.append((record.case.id, f"{what}: {reason}"))
+        for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
+            warnings = attempt.measurement.warnings if attempt.measurement else []
+            hints += ((record.case.id, f"warning: {text}") for text in warnings)
+    lines += grouped(reasons) + grouped(hints, lambda text: _NUMBER.sub("", text))
+    return list(map(printable, lines))
 
 
 def changes(records: Iterable[Record]) -> list[str]:
@@ -162,31 +168,15 @@ def changes(records: Iterable[Record]) -> list[str]:
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def _warning_lines(records: Iterable[Record]) -> list[str]:
-    """Return one line for all warnings that differ only in numbers, with their cases."""
-    groups: dict[tuple[str, ...], dict[str, str]] = {}
-    for record in records:
-        for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
-            for text in attempt.measurement.warnings if attempt.measurement else []:
-                by_case = groups.setdefault(tuple(_NUMBER.split(text)), {})
-                by_case.setdefault(record.case.id, text)
-    return [
-        f"{some(list(by_case), NAMED)}: warning: {next(iter(by_case.values()))}"
-        for by_case in groups.values()
-    ]
+def grouped(remarks: Iterable[tuple[str, str]], key: Callable[[str], str] = str) -> list[str]:
+    """Return a line for each text of a case, or for all with one key, with its cases."""
+    groups: dict[str, dict[str, str]] = {}
+    for case_id, text in remarks:
+        groups.setdefault(key(text), {}).setdefault(case_id, text)
+    return [f"{some(list(g), NAMED)}: {next(iter(g.values()))}" for g in groups.values()]
 
 
 _UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
-
-
-def _skip_lines(records: Iterable[Record]) -> list[str]:
-    """Return a line for each reason to skip, with the skipped cases."""
-    skipped: dict[str, list[str]] = {}
-    for record in records:
-        if record.status is Status.SKIPPED and record.verdicts:
-            reason = shortened(judge.leading(record.verdicts).reason)
-            skipped.setdefault(reason, []).append(record.case.id)
-    return [f"{some(ids, NAMED)}: SKIPPED: {reason}" for reason, ids in skipped.items()]
 
 
 def _quarantine_lines(record: Record) -> list[str]:
@@ -212,11 +202,11 @@ _FURTHER = re.compile(r"; | \(| than ")
 
 
 def brief(record: Record) -> str:
-    """Return which metric fails, by how much, and the kernels to blame."""
+    """Return which metric fails, by how much, and the kernels to blame; or the error."""
     verdict = judge.leading(record.verdicts)
     first = printable(verdict.reason).partition("\n")[0]
     if verdict.status is Status.ERROR:
-        return f"{verdict.status.value}: {first.partition(': ')[0]}"
+        return f"{verdict.status.value}: {first}"
     text = f"{verdict.metric}: {_FURTHER.split(first)[0]}"
     return text + (f" ({'; '.join(record.blamed)})" if record.blamed else "")
 

@@ -259,9 +259,9 @@ def is_day(text: str) -> bool:
         return False
 
 
-def in_force(quarantine: Quarantine, today: dt.date) -> bool:
-    """Whether a quarantine still holds on a day in UTC: up to and including its last."""
-    return today <= dt.date.fromisoformat(quarantine.until)
+def in_force(quarantine: Quarantine | None, today: dt.date) -> bool:
+    """Whether there is a quarantine that holds on a day in UTC: up to and including its last."""
+    return quarantine is not None and today <= dt.date.fromisoformat(quarantine.until)
 
 
 MOST_BYTES = 64 * 2**20

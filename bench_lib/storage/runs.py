@@ -45,10 +45,6 @@ class RunFile:
         return self.name.endswith(history.PACKED), self.bytes
 
 
-def _pass_over(_problem: str) -> None:
-    pass
-
-
 class Runs:
     """The runs of a folder."""
 
@@ -130,7 +126,7 @@ class Runs:
         self,
         key: str,
         most: int,
-        say: Callable[[str], None] = _pass_over,
+        say: Callable[[str], None] = lambda _problem: None,
         *,
         but: str = "",
     ) -> Iterator[Run]:

@@ -146,10 +146,6 @@ def _batch(figures: Figures) -> int:
     return int(figures.params["batch_size"])
 
 
-def _is_best(row: StudyRow) -> str | None:
-    return "best" if row.figures is best(row.rows) else None
-
-
 def _on_sweep(rows: Sequence[StudyRow]) -> Iterator[str]:
     chosen = best(rows)
     if chosen is not None:
@@ -176,7 +172,7 @@ SWEEP = Study(
         axis("batch_size", "batch"),
         *(PROBLEM, "items_per_s", "step_s", "item_s", "memory_bytes", "items_per_s_per_gb"),
         *("tflop_per_s", "share_of_peak", "gb_per_s", "flops_per_byte", "bound"),
-        Column("remark", _is_best),
+        Column("remark", lambda row: "best" if row.figures is best(row.rows) else None),
     ),
     usual={"batch_size": "8,32,128,256", "precision": "fp32", "compile_mode": EAGER},
     notes=_on_sweep,

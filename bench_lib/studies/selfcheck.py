@@ -194,11 +194,10 @@ def _effect(
         for contrasts in (against, in_turns)
     ]
     shift = statistics.median(x - y for x, y in zip(slowed, clean, strict=True))
-    return Effect(planted, math.expm1(shift), *map(_found, judged), *map(_detectable, judged))
-
-
-def _found(verdicts: Sequence[Verdict]) -> float:
-    return statistics.fmean(verdict.status is Status.REGRESSED for verdict in verdicts)
+    found = [
+        statistics.fmean(v.status is Status.REGRESSED for v in verdicts) for verdicts in judged
+    ]
+    return Effect(planted, math.expm1(shift), *found, *map(_detectable, judged))
 
 
 def _detectable(verdicts: Sequence[Verdict]) -> float:

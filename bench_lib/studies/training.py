@@ -57,10 +57,6 @@ def _batch_s(row: StudyRow) -> float | None:
     return None if row.figures.item_s is None else images * row.figures.item_s
 
 
-def _rate_of_rank(row: StudyRow) -> float | None:
-    return row.figures.items_per_s / row.figures.ranks if row.figures.items_per_s else None
-
-
 def _learnt(name: str, at: int) -> Callable[[StudyRow], float | None]:
     return lambda row: (getattr(row.figures.training, name, None) or {at: None})[at]
 
@@ -90,7 +86,11 @@ CIFAR_100 = Study(
     columns=(
         Column("what", _what),
         *("case_id", PROBLEM),
-        Column("images_per_s_per_rank", _rate_of_rank, heading="images/s/gpu"),
+        Column(
+            "images_per_s_per_rank",
+            lambda row: row.figures.items_per_s and row.figures.items_per_s / row.figures.ranks,
+            heading="images/s/gpu",
+        ),
         "items_per_s",
         Column("batch_s", _batch_s, "s", "batch"),
         "spread",

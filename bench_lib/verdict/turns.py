@@ -49,11 +49,12 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
     pairs = [(sign * math.log(new), sign * math.log(old)) for new, old in _values(metric, turns)]
     if not pairs:
         return None
+    candidates = [new for new, _ in turns.pairs]
     return Question(
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, turns.planned, _alike(metric, evidence, _candidates(turns)), follows=True),
+        paired(pairs, turns.planned, _alike(metric, evidence, candidates), follows=True),
         metric.tolerance_in(evidence.limits) or 0.0,
         findings=[InTurns(turns.reference, turns.decides_alone, turns.ended)],
     )
@@ -79,10 +80,6 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
     comparisons = compare([pair for pair, _ in cases], [tolerance for _, tolerance in cases])
     detectable = [comparison.detectable for comparison in comparisons if comparison is not None]
     return statistics.median(detectable) if detectable else None
-
-
-def _candidates(turns: Turns) -> list[ProcessSummary]:
-    return [new for new, _ in turns.pairs]
 
 
 def _values(metric: Metric, turns: Turns) -> list[tuple[float, float]]:

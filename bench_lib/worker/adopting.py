@@ -6,17 +6,19 @@ imports the object, tries its step on the CPU, and prints as JSON what ``bench-l
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import inspect
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from bench_lib.worker.context import is_users, short_traceback
 
 Input = tuple[list[int], int | None]
 """A shape without the batch, and the upper bound of whole numbers."""
@@ -46,12 +48,13 @@ def adopted(
 ) -> dict[str, Any]:
     """Return the source of a factory for an object, and what had to be guessed.
 
-    Raises ValueError if the object does not reveal enough, and ImportError.
+    Raises ValueError if the object does not reveal enough, and what the user's code raises.
     """
     module, _, path = target.partition(":")
+    imported: Any = importlib.import_module(module)
     try:
-        obj: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
-    except (AttributeError, ValueError) as error:
+        obj = functools.reduce(getattr, path.split("."), imported)
+    except AttributeError as error:
         raise ValueError(f"{error}; write it as package.module:Object") from error
     args = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     fields = {"name": name, "module": module, "object": path, "top": path.split(".")[0], "more": ""}
@@ -105,16 +108,20 @@ def _inputs(
     if not missing:
         _try(network, given)
         return given, []
+    failed: Exception | None = None
     for candidate in _shapes(network):
         inputs = {**given, **dict.fromkeys(missing, candidate)}
-        with contextlib.suppress(ValueError):
+        try:
             _try(network, inputs)
+        except Exception as error:  # noqa: BLE001 - the next shape may work
+            failed = error
+        else:
             guess = f"{'x'.join(map(str, candidate[0]))} works; set yours with --input NAME=SHAPE"
             return inputs, [f"the size of {', '.join(missing)}: {guess}"]
     options = " ".join(f"--input {name}=SHAPE" for name in missing)
     if unknown := given.keys() - inspect.signature(network.forward).parameters.keys():
         options += f" instead of {', '.join(sorted(unknown))}"
-    raise ValueError(f"no input was found for {', '.join(missing)}; give {options}")
+    raise ValueError(f"no input was found for {', '.join(missing)}; give {options}") from failed
 
 
 def _shapes(network: nn.Module) -> Iterator[Input]:
@@ -137,18 +144,18 @@ def _try(network: nn.Module, inputs: dict[str, Input]) -> None:
         sizes = (2, *shape)
         return torch.randn(sizes) if below is None else torch.randint(0, below, sizes)
 
-    try:
-        network.eval()(**{name: tensor(*shape) for name, shape in inputs.items()})
-    except Exception as error:
-        raise ValueError(f"{type(error).__name__}: {error}".splitlines()[0][:300]) from error
+    network.eval()(**{name: tensor(*shape) for name, shape in inputs.items()})
 
 
 def main(request: str) -> None:
-    """Print the factory as JSON, or exit with a line that says what is missing."""
+    """Print the factory as JSON, or exit with what is missing, or where the user's code fails."""
     try:
         answer = adopted(**json.loads(request))
-    except (ValueError, ImportError, TypeError) as error:
-        sys.exit(" ".join(str(error).split()))
+    except Exception as error:  # noqa: BLE001 - it is the user's to mend
+        cause = error.__cause__ or error
+        is_theirs = any(map(is_users, traceback.extract_tb(cause.__traceback__)))
+        frames = short_traceback(cause) if is_theirs else ""
+        sys.exit(frames if frames and cause is error else frames + " ".join(str(error).split()))
     sys.stdout.write(f"{json.dumps(answer)}\n")
 
 

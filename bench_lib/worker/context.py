@@ -6,12 +6,15 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
 
+import bench_lib
 from bench_lib.formulas.arithmetic import operations as operations_of
 from bench_lib.launch.cache import NO_ROOM
 from bench_lib.launch.wire import ClosedError, connect, decode_case
@@ -162,16 +165,41 @@ def answer(order: dict[str, Any], context: MeasuringContext) -> dict[str, Any]:
     except UnsupportedError as reason:
         return {"skipped": str(reason)}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes the case's fault
-        traceback.print_exc()
+        fault = fault_of(error)
+        sys.stderr.write(fault["traceback"])
         sys.stderr.flush()
-        return {"fault": fault_of(error)}
+        return {"fault": fault}
     return message
 
 
 def fault_of(error: BaseException) -> dict[str, str]:
-    """Return the fields of a fault's message for an exception that is being handled."""
+    """Return the fields of a fault's message for an exception."""
     kind, message = kind_of(error), in_words(error)
-    return {"kind": kind, "message": message, "traceback": traceback.format_exc()}
+    return {"kind": kind, "message": message, "traceback": short_traceback(error)}
+
+
+MOST_FRAMES = 3
+"""With them, a traceback of one exception has eight lines."""
+_LIBRARIES = tuple(str(Path(f).parent) for f in (os.__file__, torch.__file__, bench_lib.__file__))
+_INSTALLED = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|torchinductor_")
+"""Files that packages installed, or that Python or a compiler made."""
+
+
+def is_users(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame is of the user's own code."""
+    return not (frame.filename.startswith(_LIBRARIES) or _INSTALLED.search(frame.filename))
+
+
+def short_traceback(error: BaseException) -> str:
+    """Return a traceback with the last frames of the user's own code, or of any if none is."""
+    report: traceback.TracebackException | None
+    report = first = traceback.TracebackException.from_exception(error)
+    while report is not None:
+        frames = (list(filter(is_users, report.stack)) or report.stack)[-MOST_FRAMES:]
+        # Frames made of tuples have no columns, so that no carets are printed.
+        report.stack = traceback.StackSummary.from_list(map(tuple, frames))
+        report = report.__cause__ or (None if report.__suppress_context__ else report.__context__)
+    return "".join(first.format())
 
 
 OUT_OF_MEMORY = (

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import MEASURED, ProfileRequest, decode_case, write_whole
 from bench_lib.model import Case, UserError
 from bench_lib.worker.clock import Clock
-from bench_lib.worker.context import in_words, kind_of
+from bench_lib.worker.context import in_words, kind_of, short_traceback
 from bench_lib.worker.measure import MeasuringContext, Steadiness, timed
 from bench_lib.worker.profiling import external_profiler
 from bench_lib.worker.ranks import leave_at_once, prepared
@@ -56,7 +55,7 @@ def main(order: Path, out: Path) -> int:
     except UnsupportedError as reason:
         result.add(skipped=str(reason))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it becomes the result
-        traceback.print_exc()
+        sys.stderr.write(short_traceback(error))
         fault = {"kind": kind_of(error), "message": in_words(error), "phase": result.phase}
         result.add(fault=fault, ended_s=time.time())
         leave_at_once(1)  # the other ranks may wait in a collective
