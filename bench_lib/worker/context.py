@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-import bench_lib
 from bench_lib.formulas.arithmetic import operations as operations_of
 from bench_lib.launch.cache import NO_ROOM
 from bench_lib.launch.wire import ClosedError, connect, decode_case
@@ -180,7 +179,8 @@ def fault_of(error: BaseException) -> dict[str, str]:
 
 MOST_FRAMES = 3
 """With them, a traceback of one exception has eight lines."""
-_LIBRARIES = tuple(str(Path(f).parent) for f in (os.__file__, torch.__file__, bench_lib.__file__))
+_OURS = str(Path(__file__).parent)
+_LIBRARIES = tuple(f"{Path(f).parent}{os.sep}" for f in (os.__file__, torch.__file__, _OURS))
 _INSTALLED = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|torchinductor_")
 """Files that packages installed, or that Python or a compiler made."""
 
