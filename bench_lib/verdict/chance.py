@@ -130,10 +130,7 @@ def _hunch(question: Question) -> Verdict:
     contrast, metric = question.contrast, question.metric
     tolerance = question.tolerance + question.allowance + usual_device(contrast)
     slower = contrast.estimate > math.log1p(tolerance)
-    single = Difference(
-        len(contrast.candidate),
-        len(contrast.baseline or ()),
-    )
+    single = Difference(len(contrast.candidate), len(contrast.baseline or ()))
     return Verdict(
         Status.SUSPECT if slower else Status.OK,
         metric.name,

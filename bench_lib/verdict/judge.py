@@ -36,7 +36,7 @@ from bench_lib.model import (
 )
 from bench_lib.verdict import chance, choices, exact, threshold, turns, validity
 from bench_lib.verdict.chance import Question
-from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, PINNED, REFERENCE, Evidence
+from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, PINNED, REFERENCE, Evidence, Turns
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.metric import Metric, Rule
@@ -74,18 +74,34 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
             others = _with_host_bound(sharper(_less_the_clock(others, evidence)), evidence)
         combined = turns.decided(others, answers, evidence)
         verdicts[case_id] = choices.weighed(sharper(_left_to_the_device(combined)), evidence)
-        verdicts[case_id] += _beside_the_reference(evidence)
         if evidence.turns is not None and evidence.turns.decides_alone:
-            verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence.turns.reference)
+            verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence, evidence.turns)
         verdicts[case_id] = exact.named(verdicts[case_id], evidence)
     return verdicts
 
 
-def _by_the_reference_alone(verdicts: Sequence[Verdict], reference: str) -> list[Verdict]:
-    """Return the verdicts of a case that only a reference judges; a time is among them."""
-    alone = InTurns(reference, alone=True)
+def _by_the_reference_alone(
+    verdicts: Sequence[Verdict], evidence: Evidence, own: Turns
+) -> list[Verdict]:
+    """Return the verdicts of a case that only a reference judges; a time is among them.
+
+    Memory, compile time and numerics are added to what the pairs judged.  Stability is not
+    compared, since it has an absolute limit.
+    """
+    new, old = ([pair[side] for pair in own.pairs] for side in (0, 1))
+    accepted = Accepted(run_id="", reason="", date="")
+    both = Evidence(new, Baseline("", old, accepted), evidence.limits)
+    others = [
+        verdict
+        for metric in registered().values()
+        if metric.rule is not Rule.CHANCE and metric.bound is None
+        if metric.tolerance_in(evidence.limits) is not None
+        for verdict in threshold.verdicts(metric, both, PINNED)
+    ]
+    alone = InTurns(own.reference, alone=True)
     judged = [
-        replace(v if v.found(InTurns) else v.finding(alone), against=REFERENCE) for v in verdicts
+        replace(v if v.found(InTurns) else v.finding(alone), against=REFERENCE)
+        for v in (*verdicts, *others)
     ]
     if any(of(verdict.metric) in turns.TIMES for verdict in judged):
         return judged
@@ -116,18 +132,13 @@ def _verdicts(
         if (question := turns.question(case_id, metric, evidence)) is not None:
             families.setdefault(REFERENCE, []).append(question)
     for against, family in families.items():
-        others = _spreads(metric, suite, family) if against == REFERENCE else []
-        answers = chance.answers(family, others)
+        asked = {question.case_id for question in family}
+        # Cases without a question show how far processes are apart, too.
+        others = [case for case_id, case in suite.items() if case_id not in asked]
+        spreads = [turns.spread(metric, case) for case in others] if against == REFERENCE else []
+        answers = chance.answers(family, spreads)
         verdicts += [(q.case_id, answer) for q, answer in zip(family, answers, strict=True)]
     return verdicts
-
-
-def _spreads(
-    metric: Metric, suite: Mapping[str, Evidence], questions: Sequence[Question]
-) -> list[Contrast]:
-    """Return what cases without a question show of the spread between processes."""
-    asked = {question.case_id for question in questions}
-    return [turns.spread(metric, case) for case_id, case in suite.items() if case_id not in asked]
 
 
 def _answers(
@@ -223,25 +234,6 @@ def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
     return None
 
 
-def _beside_the_reference(evidence: Evidence) -> list[Verdict]:
-    """Compare memory, compile time and numerics with a reference that alone decides.
-
-    Stability is not compared, since it has an absolute limit.
-    """
-    if evidence.turns is None or not evidence.turns.decides_alone:
-        return []
-    new, old = ([pair[side] for pair in evidence.turns.pairs] for side in (0, 1))
-    accepted = Accepted(run_id="", reason="", date="")
-    both = Evidence(new, Baseline("", old, accepted), evidence.limits)
-    return [
-        verdict
-        for metric in registered().values()
-        if metric.rule is not Rule.CHANCE and metric.bound is None
-        if metric.tolerance_in(evidence.limits) is not None
-        for verdict in threshold.verdicts(metric, both, PINNED)
-    ]
-
-
 def judge_samples(
     cases: Mapping[str, Contrast],
     tolerance: float,
@@ -294,8 +286,8 @@ def _can_change(verdict: Verdict) -> bool:
         return metric.host_sets and verdict.status is Status.REGRESSED
     return (
         verdict.status in (Status.REGRESSED, Status.IMPROVED)
-        or (verdict.status is Status.NOISY and _looks_slower(verdict))
-        or (verdict.status is Status.OK and _looks_faster(verdict))
+        or (verdict.status is Status.NOISY and turns.beyond(verdict, 1))
+        or (verdict.status is Status.OK and turns.beyond(verdict, -1))
     )
 
 
@@ -337,7 +329,7 @@ def _in_cycles(verdict: Verdict, clock: ClockChange) -> Verdict:
     factor = 1 + clock.change
     if abs(math.log(factor)) < validity.CLOCK_SLACK and _is_beside_family(verdict):
         return verdict  # its family has that clock on this device, too
-    bound, cycles = _bound(verdict), factor * verdict.ratio
+    bound, cycles = 1 + (verdict.tolerance or 0.0), factor * verdict.ratio
     slower = verdict.status in _SLOWER and factor < 1
     faster = verdict.status is Status.IMPROVED and factor > 1
     status = verdict.status
@@ -369,23 +361,10 @@ def sharper(verdicts: Sequence[Verdict]) -> list[Verdict]:
     decided = {verdict.metric for verdict in verdicts if verdict.status not in silent}
     return [
         replace(v.finding(Overruled("baseline")), status=Status.SKIPPED)
-        if v.status is Status.NOISY and v.metric in decided and not _looks_slower(v)
+        if v.status is Status.NOISY and v.metric in decided and not turns.beyond(v, 1)
         else v
         for v in verdicts
     ]
-
-
-def _looks_slower(verdict: Verdict) -> bool:
-    return verdict.ratio is not None and verdict.ratio > _bound(verdict)
-
-
-def _looks_faster(verdict: Verdict) -> bool:
-    return verdict.ratio is not None and verdict.ratio * _bound(verdict) < 1
-
-
-def _bound(verdict: Verdict) -> float:
-    """Return the ratio up to which a change is tolerated."""
-    return 1 + (verdict.tolerance or 0)
 
 
 def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
@@ -437,7 +416,7 @@ def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
     metric = of(verdict.metric)
     if not metric.host_sets or verdict.status not in (Status.REGRESSED, Status.SUSPECT):
         return verdict
-    most = _bound(verdict) + BETWEEN_HOST_STATES
+    most = 1 + (verdict.tolerance or 0.0) + BETWEEN_HOST_STATES
     status = Status.NOISY
     if metric.rule is Rule.CHANCE and verdict.ratio is not None and verdict.ratio > most:
         is_certain = verdict.interval is not None and verdict.interval[0] > most

@@ -220,8 +220,10 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
     price = math.log(max(1, len(cases)) / DOUBT)
     findings = OverNights()
     levels: dict[str, _Level] = {}
-    complete = _correlated(_drawn_in([_level(case, calendar) for case in cases.values()]))
-    for case_id, full in zip(cases, complete, strict=True):
+    drawn = _drawn_in([_level(case, calendar) for case in cases.values()])
+    correlation = correlation_of([x.series for x in drawn if len(x.nights) >= LEAST_LENGTH])
+    for case_id, own in zip(cases, drawn, strict=True):
+        full = replace(own, correlation=correlation)
         level = full.since_last_fall(price)
         if level is not full:
             findings.fell[case_id] = calendar.began[level.nights[0]]
@@ -341,12 +343,6 @@ def _drawn_in(levels: Sequence[_Level]) -> list[_Level]:
         }
         drawn.append(replace(level, off=off))
     return drawn
-
-
-def _correlated(levels: Sequence[_Level]) -> list[_Level]:
-    """Give every level the correlation of successive nights, estimated from all of them."""
-    correlation = correlation_of([x.series for x in levels if len(x.nights) >= LEAST_LENGTH])
-    return [replace(level, correlation=correlation) for level in levels]
 
 
 def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bench_lib.findings import Bounded, OtherState, Told
 from bench_lib.model import Status, Verdict
@@ -29,38 +28,33 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     try:
         state = metric.common_state(*sides)
     except ValueError:
-        return [_unlike(metric, evidence)] if against == PINNED else []
+        if against != PINNED:
+            return []
+        states = " or ".join(sorted(s or "unknown" for s in metric.states(evidence.candidate)))
+        value = min(metric.values(evidence.candidate))
+        verdict = Verdict(Status.INCOMPARABLE, metric.tells, value=value, unit=metric.unit)
+        return [verdict.finding(OtherState("caches", states))]
     new, old = (metric.values(side, state) for side in sides)
     return [_compared(metric, evidence, against, state, (new, old))] if new and old else []
 
 
-def _unlike(metric: Metric, evidence: Evidence) -> Verdict:
-    states = " or ".join(sorted(s or "unknown" for s in metric.states(evidence.candidate)))
-    value = min(metric.values(evidence.candidate))
-    verdict = Verdict(Status.INCOMPARABLE, metric.tells, value=value, unit=metric.unit)
-    return verdict.finding(OtherState("caches", states))
+def _bounds(
+    metric: Metric, evidence: Evidence, before: Sequence[float]
+) -> tuple[float, float, float]:
+    """Return what the baseline's values, the least first, allow; more being worse.
 
-
-@dataclass(frozen=True)
-class _Bounds:
-    """Beyond ``most`` a value is worse, below ``least`` it is better; more being worse."""
-
-    least: float
-    most: float
-    tolerance: float
-
-
-def _bounds(metric: Metric, evidence: Evidence, before: Sequence[float]) -> _Bounds:
-    """Return what the baseline's values, the least first, allow."""
+    Below the first figure a value is better, beyond the second it is worse; the third is the
+    tolerance between them.
+    """
     if metric.bound is not None:
         bound = metric.bound(evidence)
-        return _Bounds(-math.inf, -bound if metric.more_is_better else bound, bound)
+        return -math.inf, -bound if metric.more_is_better else bound, bound
     tolerance = metric.tolerance_in(evidence.limits) or 0.0
     most = before[-1] + abs(before[-1]) * tolerance + metric.allowance
     if not metric.more_is_better:  # otherwise values are negated here, and have no floor
         most = max(most, metric.floor)
     least = before[0] - abs(before[0]) * tolerance - metric.allowance
-    return _Bounds(least, most, tolerance)
+    return least, most, tolerance
 
 
 def _compared(
@@ -73,18 +67,18 @@ def _compared(
     """Compare the processes' values with what the baseline's values allow."""
     sign = -1.0 if metric.more_is_better else 1.0
     new, before = (sorted([sign * value for value in side]) for side in values)
-    bounds = _bounds(metric, evidence, before)
+    least, most, tolerance = _bounds(metric, evidence, before)
     if metric.counts is Counts.MOST:
         value, was = statistics.median(new), statistics.median(before)
         tested = new[len(new) // 4]  # three in four are as bad, or worse
     else:
         value = tested = new[0] if metric.counts is Counts.LEAST else new[-1]
         was = before[-1]
-    status = Status.IMPROVED if value < bounds.least else Status.OK
-    if value > bounds.most:
-        agree = tested > bounds.most and _is_confirmed(metric, evidence, len(new))
+    status = Status.IMPROVED if value < least else Status.OK
+    if value > most:
+        agree = tested > most and _is_confirmed(metric, evidence, len(new))
         status = Status.REGRESSED if agree else Status.SUSPECT
-    value, was, most = sign * value, sign * was, sign * bounds.most
+    value, was, most = sign * value, sign * was, sign * most
     finding = Bounded(
         metric.name,
         most,
@@ -97,7 +91,7 @@ def _compared(
     return Verdict(
         *(status, metric.tells, "", value, was, metric.unit),
         ratio=ratio if math.isfinite(ratio) else None,
-        tolerance=bounds.tolerance,
+        tolerance=tolerance,
         against=against,
         findings=[finding],
     )

@@ -133,12 +133,12 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
     timed = [answer for answer in answers.values() if of(answer.metric) in TIMES]
     if len(turns.pairs) < LEAST_PAIRS and any(
-        v.status is Status.SUSPECT or (v in timed and (_beyond(v, 1) or _beyond(v, -1)))
+        v.status is Status.SUSPECT or (v in timed and (beyond(v, 1) or beyond(v, -1)))
         for v in answers.values()
     ):
         return True
     decisive = DEVICE if DEVICE.name in answers else LEADING
-    if any(_is_open(v, turns) for v in timed if _beyond(v, 1) or of(v.metric) is decisive):
+    if any(_is_open(v, turns) for v in timed if beyond(v, 1) or of(v.metric) is decisive):
         return True
     return any(
         verdict.status in _SLOWER
@@ -149,7 +149,7 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     )
 
 
-def _beyond(verdict: Verdict, direction: int) -> bool:
+def beyond(verdict: Verdict, direction: int) -> bool:
     """Whether a case looks slower (1) or faster (-1) by more than is tolerated."""
     return verdict.ratio is not None and verdict.ratio**direction > 1 + (verdict.tolerance or 0.0)
 
@@ -158,7 +158,7 @@ def _is_open(answer: Verdict, turns: Turns) -> bool:
     """Whether a case may be slower by what its pairs show, and more pairs would decide."""
     if answer.status is Status.REGRESSED:
         return False
-    if answer.interval is None or _beyond(answer, 1):
+    if answer.interval is None or beyond(answer, 1):
         return True
     low, high = answer.interval
     if low <= 0:
@@ -182,7 +182,7 @@ def decided(
         return [_without(verdict, without) for verdict in verdicts]
     by_metric = {answer.metric: answer for answer in answers if is_answer(answer)}
     others = [_set_aside(verdict, by_metric.get(verdict.metric), turns) for verdict in verdicts]
-    complete = [_with_finding(_in_full(answer, turns), others, turns) for answer in answers]
+    complete = [_complete(answer, others, turns) for answer in answers]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
     return sorted([*complete, *others], key=lambda verdict: order.index(verdict.metric))
 
@@ -196,12 +196,15 @@ def elsewhere(verdicts: Sequence[Verdict]) -> list[Verdict]:
         if verdict.metric in fine
         and verdict.against != REFERENCE
         and verdict.status is Status.SKIPPED
-        and _beyond(verdict, 1)
+        and beyond(verdict, 1)
     ]
 
 
-def _with_finding(answer: Verdict, others: Sequence[Verdict], turns: Turns) -> Verdict:
-    """Add to the pairs' answer that the case is slower than its baseline for another cause."""
+def _complete(answer: Verdict, others: Sequence[Verdict], turns: Turns) -> Verdict:
+    """Add what both sides measured, and that a baseline is faster for another cause."""
+    values = _values(of(answer.metric), turns)
+    new, old = (statistics.geometric_mean(side) for side in zip(*values, strict=True))
+    answer = replace(answer, value=new, baseline=old)
     slower = [v for v in elsewhere([answer, *others]) if v.metric == answer.metric]
     if not slower or answer.ratio is None:
         return answer
@@ -214,13 +217,6 @@ def _without(verdict: Verdict, reason: str) -> Verdict:
     if not reason or verdict.status not in _SLOWER or not can_answer(verdict):
         return verdict
     return verdict.finding(NotInTurns(reason))
-
-
-def _in_full(verdict: Verdict, turns: Turns) -> Verdict:
-    """Add what both sides measured."""
-    values = _values(of(verdict.metric), turns)
-    new, old = (statistics.geometric_mean(side) for side in zip(*values, strict=True))
-    return replace(verdict, value=new, baseline=old)
 
 
 def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdict:
