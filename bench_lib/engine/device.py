@@ -30,7 +30,6 @@ from bench_lib.model import (
     NUMERICS,
     Attempt,
     Bursts,
-    Calibration,
     Case,
     Draw,
     Environment,
@@ -405,13 +404,17 @@ class HeldDevice:
             bursts = self._bursts_for(case)
             environment = self._sides[side].environment()
             counts = facts.counts_of(case, environment)
+            # A later process checks an earlier run's numerics again.  Two sides whose numerics are
+            # compared with each other both compute them now.
+            reuses = case.sampling.checks and process == 0 and self._settings.by_baseline
             numerics = None
-            if NUMERICS not in request.known and self._may_reuse_numerics(case, process):
+            if reuses and NUMERICS not in request.known:
                 numerics = facts.numerics_of(case, environment, self.device.uuid)
             stored = {COUNTS: counts, NUMERICS: numerics}
             known = {*request.known, *(name for name, fact in stored.items() if fact is not None)}
-            choices = self._choices_for(case, is_tuned_anew=not request.keeps)
-            ranks = case.launch.ranks
+            ranks, choices = case.launch.ranks, None
+            if not case.launch.cold and ranks == 1:  # with cold caches tuning is measured, too
+                choices = self._choices(case) or (None if request.keeps else Draw({}))
             phase = f"in {ranks} ranks" if ranks > 1 else "starting a process"
             is_only = process == 0 and self._settings.processes == 1
             label = case.id if is_only else f"{case.id}, process {process + 1}"
@@ -450,22 +453,6 @@ class HeldDevice:
         took_s = round(time.monotonic() - begin, 3)
         phase = attempt.fault.phase if attempt.fault is not None else "other"
         return replace(attempt, took_s=took_s, phases_s={phase: took_s})
-
-    def _choices_for(self, case: Case, *, is_tuned_anew: bool) -> Draw | None:
-        """Return the autotuning choices to compile a case with; None has its compiler choose.
-
-        With cold caches the compiler's tuning is measured, too.
-        """
-        if case.launch.cold or case.launch.ranks > 1:
-            return None
-        return self._choices(case) or (Draw({}) if is_tuned_anew else None)
-
-    def _may_reuse_numerics(self, case: Case, process: int) -> bool:
-        """Whether an earlier run's numerics will do: not where a later process checks them again.
-
-        Two sides whose numerics are compared with each other both compute them now.
-        """
-        return case.sampling.checks and process == 0 and self._settings.by_baseline
 
     def _blank(self, case: Case, process: int) -> Attempt:
         return Attempt(
@@ -556,13 +543,14 @@ class HeldDevice:
             return facts.bursts_of(self.device, driver)
         begin_s = time.monotonic()
         try:
-            calibration, process = self._calibrated()
+            with contextlib.closing(self._fork()) as process:
+                calibration = process.calibrate()  # has it multiply matrices for some 3 s
         except LaunchError as error:
             self._settings.say(
                 f"power-bound cases are measured under the power cap, without bursts: {error}"
             )
             return None
-        telemetry = self._telemetry_between(begin_s, time.monotonic(), process)
+        telemetry = self._telemetry_between(begin_s, time.monotonic(), process.pid)
         cause = validity.blame(telemetry, self.device)
         if cause is None and calibration.spread > STEADY:
             cause = f"two readings of the full clock differ by {calibration.spread:.1%}"
@@ -571,17 +559,6 @@ class HeldDevice:
         else:
             self._settings.say(f"the next run repeats the calibration of bursts: {cause}")
         return calibration.bursts
-
-    def _calibrated(self) -> tuple[Calibration, int]:
-        """Have the device multiply matrices for some 3 s; return the result, and the process's id.
-
-        Raises LaunchError.
-        """
-        process = self._fork()
-        try:
-            return process.calibrate(), process.pid
-        finally:
-            process.close()
 
     def _without_stuck(self, telemetry: Telemetry | None) -> Telemetry | None:
         """Leave out the reasons to throttle that this device gives while it is idle and cool."""
@@ -620,18 +597,14 @@ class HeldDevice:
 
     def _own_pids(self, *pids: int) -> list[int]:
         """Return our processes; empty if they cannot be distinguished from others."""
-        # In a container processes have other ids.
-        if any(self._settings.sides[name].command_prefix for name in self._started):
+        # In a container processes have other ids; a reference may have needed no process yet.
+        measuring = [n for n in self._sides if n == self._candidate or self._sides[n].pids]
+        if any(self._settings.sides[name].command_prefix for name in measuring):
             return []
         workers = (pid for processes in self._sides.values() for pid in processes.pids)
         return [*workers, *self._companion.pids, *self._extra_pids, *pids]
 
     # ---- environment ----------------------------------------------------------------------
-
-    @property
-    def _started(self) -> list[str]:
-        """The sides that measure: all but a reference that has needed no process yet."""
-        return [n for n in self._sides if n == self._candidate or self._sides[n].pids]
 
     def _initial_environment(self, side: str) -> Environment:
         self.watch()

@@ -41,7 +41,10 @@ class DeviceLock:
         Raises DeviceBusyError, also if the lock's file cannot be opened.
         """
         try:
-            _make(self._path.parent)
+            if not self._path.parent.exists():
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                # Not a sticky folder, in which filelock refuses other users' files.
+                self._path.parent.chmod(0o777)
             try:
                 self._lock.acquire(timeout=0)
             except Timeout:
@@ -62,13 +65,6 @@ class DeviceLock:
     def release(self) -> None:
         """Release the lock."""
         self._lock.release()
-
-
-def _make(folder: Path) -> None:
-    """Make a folder that every user may write to; filelock refuses others' files in sticky ones."""
-    if not folder.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o777)
 
 
 def _holder(path: Path) -> str:

@@ -283,9 +283,12 @@ class Engine:
                 return
             message = f"re-measuring {len(records)} of {len(self.suite.records)} cases "
             self.settings.say(f"{message}in fresh {unit} {process + 1} of at most {planned}")
+            known: Collection[str] = ()
             queues: dict[HeldDevice, list[Case]] = {}
             for device, cases in self._dealt(sorted(records, key=_turn)):
                 queues[on(device)] = cases
+            if self.settings.by_baseline:  # numerics are not in doubt, and not checked again
+                known = {r.case.id for r in records if not judge.doubts_numerics(r.verdicts)}
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(REMEASURING, lanes)
             self._measure_in(
@@ -294,7 +297,7 @@ class Engine:
                 until_s,
                 confirms=True,
                 tuned_anew={r.case.id for r in records if self.suite.chose_otherwise(r)},
-                known=self._without_doubt(records),
+                known=known,
             )
         is_spent(of_these(self._in_doubt(planned)))
 
@@ -316,12 +319,6 @@ class Engine:
         """Return the records that are to be measured in the run's ``process``-th process."""
         disturbed = self.suite.disturbed() if process == self.settings.processes else []
         return self.suite.suspicious() + disturbed  # whatever disturbed it may be over by now
-
-    def _without_doubt(self, records: Iterable[Record]) -> Collection[str]:
-        """Return the ids of cases whose numerics a fresh process need not check again."""
-        if not self.settings.by_baseline:
-            return ()
-        return {r.case.id for r in records if not judge.doubts_numerics(r.verdicts)}
 
     def _keep_numerics(self) -> None:
         """Keep numerics, which the next run of the same software need not compute.

@@ -59,19 +59,15 @@ def on_part_of_cpus(part: CpuPart) -> Iterator[None]:
     device's were compiled (2 x H100, 2026-11-27).  What the parts buy is not measured in turns yet.
     """
     (number, of), ours = part, os.sched_getaffinity(0)
-    cpus = sorted(ours, key=lambda cpu: (_first_of_core(cpu), cpu))
+    core = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    threads = {cpu: sysfs.text(Path(core.format(cpu))) or str(cpu) for cpu in ours}
+    cpus = sorted(ours, key=lambda cpu: (int(re.split("[,-]", threads[cpu])[0]), cpu))
     chosen = cpus[len(cpus) * number // of : len(cpus) * (number + 1) // of]
     os.sched_setaffinity(0, chosen or ours)
     try:
         yield
     finally:
         os.sched_setaffinity(0, ours)
-
-
-def _first_of_core(cpu: int) -> int:
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    threads = sysfs.text(path) or str(cpu)
-    return int(re.split("[,-]", threads)[0])
 
 
 Told = tuple[str, int, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -111,7 +112,7 @@ class Suite:
 
         Its software is not the run's.
         """
-        if self._candidate_run is None or not self._by_baseline:
+        if self._candidate_run is None or not self._settings.by_baseline:
             return attempt
         reason = f"the reference of run {self._candidate_run}, measured in turns with it"
         kept = replace(attempt, accepted=False, discarded=attempt.discarded or reason)
@@ -158,7 +159,7 @@ class Suite:
             and not record.case.launch.cold
             and record.case.workload not in commands.WORKLOADS
         ]
-        changed = LOOKED_INTO if self._by_baseline else FAILING
+        changed = LOOKED_INTO if self._settings.by_baseline else FAILING
         return measured if which == "all" else [r for r in measured if r.status in changed]
 
     def slower_in_turns(self, case_id: str) -> bool:
@@ -211,12 +212,8 @@ class Suite:
         verdicts = [reasons.explained(v, *causes) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
 
-    @property
-    def _by_baseline(self) -> bool:
-        return self._settings.by_baseline
-
     def _baseline(self, record: Record) -> Baseline | None:
-        if not self._by_baseline:
+        if not self._settings.by_baseline:
             return None
         return self._baselines_of(self.hardware_of(record).key).baselines.get(record.case.id)
 
@@ -230,7 +227,7 @@ class Suite:
 
     def _changes(self, case: Case) -> list[str]:
         """Name what changed since the baseline, or differs from a reference that alone judges."""
-        if not self._by_baseline and self._reference is not None:
+        if not self._settings.by_baseline and self._reference is not None:
             theirs = self._reference.began.get(case.id)
             return [] if theirs is None else differences(theirs, self.began[case.id])
         old = self._accepted_in(self.records[case.id])
@@ -275,7 +272,7 @@ class Suite:
         attempts = sum(len(r.attempts) for suite in suites for r in suite.records.values())
         if attempts != self._judged_at:
             self._verdicts, self._judged_at = self._judge_cases(), attempts
-        judged = []
+        by_baseline, judged = self._settings.by_baseline, []
         for case_id, record in self.records.items():
             verdicts = list(map(reasons.in_words, self._verdicts[case_id]))
             file = self._baselines_of(self._outcomes[case_id].hardware.key)
@@ -285,7 +282,7 @@ class Suite:
                     status=judge.overall(verdicts),
                     verdicts=verdicts,
                     changes=self._changes(record.case),
-                    quarantine=file.quarantines.get(record.case.id) if self._by_baseline else None,
+                    quarantine=file.quarantines.get(record.case.id) if by_baseline else None,
                     baseline_accepted=_accepted(self._baseline(record)),
                 )
             )
@@ -312,7 +309,7 @@ class Suite:
 
         Where the reference alone judges, that needs a pair.
         """
-        if self._by_baseline or self._reference is None:
+        if self._settings.by_baseline or self._reference is None:
             return _unmeasured(record)
         try:
             return self._without_pair(record, self._reference)
@@ -344,7 +341,7 @@ class Suite:
         """Return each side's first environment of a case, by names for a sentence."""
         assert self._reference is not None
         theirs = self._reference.began[case.id]
-        if self._by_baseline:
+        if self._settings.by_baseline:
             return {"the reference": theirs, "this side": self.began[case.id]}
         return {self._reference.side: theirs, self.side: self.began[case.id]}
 
@@ -387,13 +384,13 @@ class Suite:
             pairs, without = [], f"conditions differ: {'; '.join(differing)}"
         accepted = self._accepted_in(record)
         return Turns(
-            reference.named_beside(own) if self._by_baseline else reference.side,
+            reference.named_beside(own) if self._settings.by_baseline else reference.side,
             pairs,
             self._settings.planned,
             without,
             lacks,
             [] if accepted is None else fingerprint.shared_changes(accepted, own),
-            decides_alone=not self._by_baseline,
+            decides_alone=not self._settings.by_baseline,
         )
 
     def named_beside(self, own: Environment) -> str:
@@ -495,11 +492,7 @@ class Suite:
 
     def counts(self) -> dict[str, int]:
         """Return how many cases have each status."""
-        counts: dict[str, int] = {}
-        for record in self.records.values():
-            if record.status is not None:
-                counts[record.status.value] = counts.get(record.status.value, 0) + 1
-        return counts
+        return Counter(r.status.value for r in self.records.values() if r.status is not None)
 
 
 def _accepted(baseline: Baseline | None) -> str | None:
