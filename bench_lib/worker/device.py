@@ -231,15 +231,6 @@ def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScale
     return torch.amp.GradScaler(device.type, init_scale=1024.0)
 
 
-def update(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
-    """Have the optimizer use the gradients, scaled by what ``gradient_scaler`` returned."""
-    if scaler is None:
-        optimizer.step()
-    else:
-        scaler.step(optimizer)
-        scaler.update()
-
-
 def layout_of(memory_format: str) -> torch.memory_format:
     """Return torch's name for ``nchw`` or ``nhwc``."""
     return torch.channels_last if memory_format == "nhwc" else torch.contiguous_format

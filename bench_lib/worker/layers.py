@@ -41,8 +41,16 @@ def profile(
     mode and under ``autocast``; ``profile_step`` and ``ranks`` are only printed.  Raises
     NoProfilerError without DeepSpeed, and whatever the network or the profiler raises.
     """
-    profiling = _deepspeed()
-    profiler = profiling.FlopsProfiler(network, ds_engine=_engine(ranks, len(batch)))
+    # Those attributes of DeepSpeed's training engine that the profiler prints.
+    engine = SimpleNamespace(
+        world_size=ranks,
+        dp_world_size=ranks,
+        mp_world_size=1,
+        has_moe_layers=False,
+        train_micro_batch_size_per_gpu=lambda: len(batch),
+        wall_clock_breakdown=lambda: False,
+    )
+    profiler = _deepspeed().FlopsProfiler(network, ds_engine=engine)
     fast = torch.backends.mha.get_fastpath_enabled()
     # The single kernel of ``nn.MultiheadAttention`` in inference hides its layers.
     torch.backends.mha.set_fastpath_enabled(False)
@@ -79,15 +87,3 @@ def _deepspeed() -> Any:
         for added in os.environ.keys() - before.keys():
             del os.environ[added]
         os.environ.update(before)
-
-
-def _engine(ranks: int, images: int) -> Any:
-    """Return those attributes of DeepSpeed's training engine that the profiler prints."""
-    return SimpleNamespace(
-        world_size=ranks,
-        dp_world_size=ranks,
-        mp_world_size=1,
-        has_moe_layers=False,
-        train_micro_batch_size_per_gpu=lambda: images,
-        wall_clock_breakdown=lambda: False,
-    )

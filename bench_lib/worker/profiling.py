@@ -61,7 +61,11 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
     """
     if not clock.asynchronous:
         return _operations(step, steps)
-    if _can_detach():
+    # While CUPTI is attached it slows every later launch, by 10 to 20% of a step
+    # (pytorch/pytorch#144455), and the next case is measured in this process too.  Before CUDA
+    # 12.6, detaching it broke later graphs.
+    cuda = torch.version.cuda
+    if cuda is not None and tuple(int(part) for part in cuda.split(".")[:2]) >= (12, 6):
         os.environ.setdefault("TEARDOWN_CUPTI", "1")
     clock.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
@@ -81,17 +85,6 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
         union_s((begin, end) for _, begin, end in events),
         steps,
     )
-
-
-def _can_detach() -> bool:
-    """Whether CUPTI can be detached from the process after profiling.
-
-    While attached it slows every later launch, by 10 to 20% of a step (pytorch/pytorch#144455), and
-    the next case is measured in this process too.  Before CUDA 12.6, detaching it broke later
-    graphs.
-    """
-    cuda = torch.version.cuda
-    return cuda is not None and tuple(int(part) for part in cuda.split(".")[:2]) >= (12, 6)
 
 
 def _operations(step: Callable[[], object], steps: int) -> StepWork:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +168,21 @@ def _traced(
         result.add(profiled_step_s=_run_under(profiler, step, clock, request.steps) / request.steps)
     result.add(peak_memory_bytes=clock.peak_bytes())
     result.enter("write the trace")
-    _export(profiler, result)
+    path = result.path("trace.json.gz")
+    with files.replacing(path) as partial:  # raises OSError if nothing was written
+        profiler.export_chrome_trace(str(partial))
+    result.add(trace=path.name)
     result.enter("tabulate")
+    averages = profiler.key_averages()
     device = {"device time": "self_device_time_total"} if clock.asynchronous else {}
     columns = {**device, "cpu time": "self_cpu_time_total"}
-    result.add(tables=_tabulate(profiler.key_averages(), columns, result))
+    tables = {}
+    for title, column in columns.items():
+        path = result.path(f"by_{title.replace(' ', '_')}.txt")
+        table = averages.table(sort_by=column, row_limit=ROWS, max_name_column_width=80)
+        files.replace(path, table.encode())
+        tables[title] = path.name
+    result.add(tables=tables)
 
 
 def _run_under(profiler: profile, step: Callable[[], object], clock: Clock, steps: int) -> float:
@@ -190,22 +200,3 @@ def _run_under(profiler: profile, step: Callable[[], object], clock: Clock, step
     elapsed_s = clock.now() - begin
     profiler.step()
     return elapsed_s
-
-
-def _export(profiler: Any, result: TraceFiles) -> None:
-    """Write the trace; raises OSError if it is missing afterwards, as the profiler does not."""
-    path = result.path("trace.json.gz")
-    with files.replacing(path) as partial:
-        profiler.export_chrome_trace(str(partial))
-    result.add(trace=path.name)
-
-
-def _tabulate(averages: Any, columns: Mapping[str, str], result: TraceFiles) -> dict[str, str]:
-    """Write a table for each of ``columns``, by title; returns their files."""
-    tables = {}
-    for title, column in columns.items():
-        path = result.path(f"by_{title.replace(' ', '_')}.txt")
-        table = averages.table(sort_by=column, row_limit=ROWS, max_name_column_width=80)
-        files.replace(path, table.encode())
-        tables[title] = path.name
-    return tables

@@ -35,7 +35,10 @@ def build(case: Case, setting: Setting) -> Workload:
     Raises UnsupportedError if the device or torch cannot do it, LookupError or ImportError for a
     workload that does not exist, and TypeError if its factory returns no step.
     """
-    built: Any = _factory(case.workload)(setting, **_params(case, setting))
+    params = case.params
+    if case.launch.strong:  # the ranks share a batch
+        params = {**params, "batch_size": int(params["batch_size"]) // setting.ranks}
+    built: Any = _factory(case.workload)(setting, **params)
     if isinstance(built, Workload):
         return built
     if not callable(built):
@@ -44,13 +47,6 @@ def build(case: Case, setting: Setting) -> Workload:
             "a function that runs one step, or a Workload"
         )
     return Workload(step=built)
-
-
-def _params(case: Case, setting: Setting) -> dict[str, Any]:
-    """Return the factory's arguments; if the ranks share a batch, with this rank's part."""
-    if not case.launch.strong:
-        return case.params
-    return {**case.params, "batch_size": int(case.params["batch_size"]) // setting.ranks}
 
 
 def _factory(name: str) -> Callable[..., Any]:

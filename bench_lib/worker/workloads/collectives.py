@@ -123,7 +123,9 @@ class Buffers:
         self._rank = setting.rank
         self._device = setting.device
         self._dtype = DTYPES[collective.dtype]
-        self._input, self._output = self._allocated()
+        self._input = self._output = self._zeros(collective.given)
+        if collective.op not in IN_PLACE:
+            self._output = self._zeros(collective.got)
         self._call = _CALLS[collective.op]
         if collective.op != "all_reduce":
             self._fill_input()
@@ -159,11 +161,6 @@ class Buffers:
             loss=float(elements - wrong),
             reference_loss=float(elements),
         )
-
-    def _allocated(self) -> tuple[Tensor, Tensor]:
-        collective = self._collective
-        input_ = self._zeros(collective.given)
-        return input_, input_ if collective.op in IN_PLACE else self._zeros(collective.got)
 
     def _zeros(self, elements: int) -> Tensor:
         return torch.zeros(elements, dtype=self._dtype, device=self._device)

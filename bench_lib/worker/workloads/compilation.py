@@ -47,7 +47,13 @@ def arguments_of(mode: str, text: str) -> dict[str, Any]:
         return {"mode": mode, **arguments}
     arguments["options"] = {**_options_of_mode(mode), **options}
     if arguments.get("backend", "inductor") == "inductor":
-        _check(arguments["options"])
+        from torch import _TorchCompileInductorWrapper
+
+        try:
+            _TorchCompileInductorWrapper(None, arguments["options"], None)
+        except RuntimeError as error:
+            message = str(error).partition(", known options are")[0]
+            raise ValueError(f"torch {torch.__version__}: {message}") from error
     return arguments
 
 
@@ -55,16 +61,6 @@ def _options_of_mode(mode: str) -> dict[str, Any]:
     from torch import _inductor
 
     return dict(_inductor.list_mode_options(mode))
-
-
-def _check(options: dict[str, Any]) -> None:
-    from torch import _TorchCompileInductorWrapper
-
-    try:
-        _TorchCompileInductorWrapper(None, options, None)
-    except RuntimeError as error:
-        message = str(error).partition(", known options are")[0]
-        raise ValueError(f"torch {torch.__version__}: {message}") from error
 
 
 def compiled(model: nn.Module, mode: str, text: str = "") -> nn.Module:
@@ -121,7 +117,11 @@ class Recorded:
         if self._recording is None:
             self._step()
             self._after_first()
-            self._recording = self._record()
+            try:
+                self._recording = self._enter()
+            except RuntimeError as error:
+                reason = f"the step cannot be recorded in a graph: {error}"
+                raise UnsupportedError(reason) from error
         self._recording()
         return self._recording.answer
 
@@ -145,12 +145,6 @@ class Recorded:
         """Free the graph's memory, including the last answer; the next step records anew."""
         self._recording = None
         self._stack.close()
-
-    def _record(self) -> Recording:
-        try:
-            return self._enter()
-        except RuntimeError as error:
-            raise UnsupportedError(f"the step cannot be recorded in a graph: {error}") from error
 
     def _enter(self, side: torch.cuda.Stream | None = None, again: int = 0) -> Recording:
         return self._stack.enter_context(recorded(self._step, side, again=again))

@@ -98,7 +98,9 @@ def _generated_split(
 @functools.lru_cache(maxsize=2)
 def from_files(name: str, folder: Path) -> Data:
     """Return a folder's data set; raises DataError for files that are missing or broken."""
-    about, kind = DATASETS[name], _torchvision(name)
+    from torchvision import datasets
+
+    about, kind = DATASETS[name], getattr(datasets, name.upper())
     try:
         train, test = (_split(kind(folder, train=of_train), about) for of_train in (True, False))
     except (RuntimeError, OSError, ValueError, AssertionError) as error:
@@ -118,11 +120,3 @@ def _split(read: Any, about: DataSet) -> Split:
     images = np.ascontiguousarray(read.data)
     shape = (-1, about.side, about.side, about.channels)
     return Split(images.reshape(shape), np.asarray(read.targets, dtype=np.int64))
-
-
-def _torchvision(name: str) -> Any:
-    from torchvision import datasets
-
-    return {"cifar100": datasets.CIFAR100, "cifar10": datasets.CIFAR10, "mnist": datasets.MNIST}[
-        name
-    ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -34,13 +32,10 @@ class FullyShard:
         """Compile a block just built, if the case says so, and keep this rank's part of it."""
         if self._mode != "eager":
             block.compile(**arguments_of(self._mode, ""))
-        self._shard(block)
+        self.shard(block)
 
-    def rest(self, network: Any) -> None:
-        """Keep this rank's part of embeddings, norm and head."""
-        self._shard(network)
-
-    def _shard(self, part: nn.Module) -> None:
+    def shard(self, part: nn.Module) -> None:
+        """Keep this rank's part of whatever in a module is not sharded yet."""
         from torch.distributed.fsdp import fully_shard
 
         fully_shard(part, mesh=self._mesh, mp_policy=self._policy)

@@ -189,17 +189,6 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     )
 
 
-def fuse_quantizers(blocks: nn.ModuleList) -> None:
-    """Compile blocks one by one, so that quantizing their layers' inputs takes few kernels.
-
-    Without that, torchao needs eight for each layer: on an H100 a graph of Llama 3.1's 8B in FP8
-    had 1812 kernels and took 7.26 ms a token, while bf16 had 820 and took 7.59.  With its blocks
-    compiled, which took 7 s, it had 660 and took 4.39.
-    """
-    for block in blocks:
-        block.compile(dynamic=False)
-
-
 class _Tokens(BuiltNetwork):
     spec: _Spec
     item = "token"
@@ -225,8 +214,15 @@ class _Tokens(BuiltNetwork):
             self.linear = sum([layer.weight.numel() for layer in linear_layers(network.blocks)])
             self.warnings += quantize(network, spec.precision, network.blocks)
             if spec.compile_mode == "graph":
-                fuse_quantizers(network.blocks)
-        text = self._random_text()
+                # Without that, torchao needs eight kernels for each layer to quantize its input: on
+                # an H100 a graph of Llama 3.1's 8B in FP8 had 1812 kernels and took 7.26 ms a
+                # token, while bf16 had 820 and took 7.59.  Compiled, which took 7 s, it had 660 and
+                # took 4.39.
+                for block in network.blocks:
+                    block.compile(dynamic=False)
+        generator = torch.Generator(self.device).manual_seed(SEED + setting.rank)
+        shape = (spec.batch_size, spec.length + 1)
+        text = torch.randint(spec.size.vocabulary, shape, device=self.device, generator=generator)
         self.input, self.targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
         tokens = spec.batch_size * (1 if spec.task == "decode" else spec.length)
         self.items = tokens
@@ -289,12 +285,6 @@ class _Tokens(BuiltNetwork):
     def twin(self) -> nn.Module:
         network = self.network(torch.float32)
         return Prompted(network) if self.spec.task == "prefill" else network
-
-    def _random_text(self) -> Tensor:
-        spec = self.spec
-        generator = torch.Generator(self.device).manual_seed(SEED + self.setting.rank)
-        shape = (spec.batch_size, spec.length + 1)
-        return torch.randint(spec.size.vocabulary, shape, device=self.device, generator=generator)
 
     def loss_by(self, network: nn.Module, batch: Tensor, targets: Tensor) -> Tensor:
         loss: Tensor = network(batch, targets)

@@ -244,7 +244,7 @@ class Llama(nn.Module):
         self.room = 0
         """Tokens per sequence that the caches can hold."""
         if division is not None:
-            division.rest(self)
+            division.shard(self)  # embeddings, norm and head
 
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, answered: int | None = None

@@ -77,10 +77,19 @@ def operator(setting: Setting, **params: Any) -> Workload:
     """
     operation = Operation(**params)
     device = setting.device
-    _require_support(operation, setting)
+    require_memory(f"the tensors of {operation.op}", operation.amounts.held_bytes, setting)
+    if device.type != "cuda" and operation.op in TRANSFERS:
+        raise UnsupportedError("a CPU has no memory apart from the host's")
+    if operation.precision in SCALED_PRECISIONS:
+        scaled_dtype(operation, device)
+    if operation.family == "sdpa_paged" and device.type != "cuda":
+        raise UnsupportedError("varlen_attn needs a GPU")
+    if operation.is_compiled:
+        require_compile("default", device)
     set_precision(operation.precision, device, products=operation.family == "gemm")
     operands = _Operands(operation, device, setting.rank)
-    wanted = sets_wanted(operation, device)
+    beyond_a_cache = BEYOND * CACHE_BYTES[device.type] / operation.amounts.distinct_bytes
+    wanted = min(MOST_SETS, math.ceil(beyond_a_cache))
     total = memory_bytes(device)
     count = max(1, min(wanted, int(USABLE * total // operation.amounts.held_bytes)))
     calls = [call_of(operation, operands) for _ in range(count)]
@@ -102,25 +111,6 @@ def operator(setting: Setting, **params: Any) -> Workload:
         traffic_bytes_per_step=lambda: float(moved),
         numerics=lambda: _numerics(calls[0], operation, total),
     )
-
-
-def sets_wanted(operation: Operation, device: torch.device) -> int:
-    """Return the number of sets whose touched bytes exceed a cache; MOST_SETS at most."""
-    target_bytes = BEYOND * CACHE_BYTES[device.type]
-    return min(MOST_SETS, math.ceil(target_bytes / operation.amounts.distinct_bytes))
-
-
-def _require_support(operation: Operation, setting: Setting) -> None:
-    device = setting.device
-    require_memory(f"the tensors of {operation.op}", operation.amounts.held_bytes, setting)
-    if device.type != "cuda" and operation.op in TRANSFERS:
-        raise UnsupportedError("a CPU has no memory apart from the host's")
-    if operation.precision in SCALED_PRECISIONS:
-        scaled_dtype(operation, device)
-    if operation.family == "sdpa_paged" and device.type != "cuda":
-        raise UnsupportedError("varlen_attn needs a GPU")
-    if operation.is_compiled:
-        require_compile("default", device)
 
 
 def fp8_dtype(device: torch.device) -> torch.dtype:
@@ -408,7 +398,18 @@ def _edges(size: int, device: torch.device) -> Tensor:
 
 
 def _scaled_product(o: Operation, device: torch.device) -> Callable[..., Tensor]:
-    first, second = _factors(o, device)
+    """Return a product of FP8 or less, all of whose factors are one.
+
+    The sizes of ``MX_PRECISIONS`` need no padding in any layout of the factors.
+    """
+    m, n, k = o.sizes
+    if o.precision in MX_PRECISIONS:
+        blocks = k // MX_BLOCK
+        sides = [torch.full((rows * blocks,), 127, dtype=torch.uint8) for rows in (m, n)]
+        first, second = (side.view(torch.float8_e8m0fnu).to(device) for side in sides)
+    else:
+        shapes = ((m, 1), (1, n)) if o.scaling else ((), ())
+        first, second = (torch.ones(shape, device=device) for shape in shapes)
 
     def product(a: Tensor, b: Tensor) -> Tensor:
         return torch._scaled_mm(  # noqa: SLF001 - the one product of FP8 that torch has
@@ -418,35 +419,17 @@ def _scaled_product(o: Operation, device: torch.device) -> Callable[..., Tensor]
     return product
 
 
-def _factors(o: Operation, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return factors of both operands, all of them one, in the layout that ``_scaled_mm`` wants.
-
-    The sizes of ``MX_PRECISIONS`` need no padding in any layout of the factors.
-    """
-    m, n, k = o.sizes
-    if o.precision in MX_PRECISIONS:
-        blocks = k // MX_BLOCK
-        sides = [torch.full((rows * blocks,), 127, dtype=torch.uint8) for rows in (m, n)]
-        first, second = (side.view(torch.float8_e8m0fnu).to(device) for side in sides)
-        return first, second
-    shapes = ((m, 1), (1, n)) if o.scaling else ((), ())
-    first, second = (torch.ones(shape, device=device) for shape in shapes)
-    return first, second
-
-
 def _sdpa(o: Operation, operands: _Operands) -> _Function:
     tensors = (operands.normal(o.sizes), operands.normal(o.sizes), operands.normal(o.sizes))
-
-    def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        mask = _causal_mask(o.sizes[2], q.device) if o.causal else None
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
+    exact = partial(_exact_attention, causal=o.causal)
     return _Function(tensors, _attention_of(o, operands.device), exact=exact)
 
 
-def _causal_mask(length: int, device: torch.device) -> Tensor:
-    """Return which keys each query may attend to, (length, length)."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+def _exact_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
+    """Attend with a mask of which keys each query may attend to, (length, length), or without."""
+    length, shares_keys = q.shape[2], q.shape[1] != k.shape[1]
+    mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril() if causal else None
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=shares_keys)
 
 
 def _sdpa_decode(o: Operation, operands: _Operands) -> _Function:
@@ -454,12 +437,8 @@ def _sdpa_decode(o: Operation, operands: _Operands) -> _Function:
     kv_heads, queries = o.kv_and_queries
     query = operands.normal((batch, heads, queries, width))
     keys, values = (operands.normal((batch, kv_heads, length, width)) for _ in range(2))
-
-    def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=heads != kv_heads)
-
     attention = _attention_of(o, operands.device, shares_keys=heads != kv_heads)
-    return _Function((query, keys, values), attention, exact=exact)
+    return _Function((query, keys, values), attention, exact=_exact_attention)
 
 
 def _latent_decode(o: Operation, operands: _Operands) -> _Function:
@@ -500,12 +479,9 @@ def _latent_prefill(o: Operation, operands: _Operands) -> _Function:
 
         return attention
 
-    def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        mask = _causal_mask(length, q.device)
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
     attention = latent_attention(partial(functional.scaled_dot_product_attention, is_causal=True))
-    return _Function((queries, cache, up), attention, exact=latent_attention(exact))
+    exact = latent_attention(partial(_exact_attention, causal=True))
+    return _Function((queries, cache, up), attention, exact=exact)
 
 
 def _sdpa_paged(o: Operation, operands: _Operands) -> _Function:
@@ -521,9 +497,7 @@ def _sdpa_paged(o: Operation, operands: _Operands) -> _Function:
         return pages[table].flatten(1, 2)[:, :length].transpose(1, 2)
 
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return functional.scaled_dot_product_attention(
-            q, gathered(k), gathered(v), enable_gqa=heads != kv_heads
-        )
+        return _exact_attention(q, gathered(k), gathered(v))
 
     return _Function((query, keys, values), _attention_to_pages(o, table), exact=exact)
 
@@ -581,7 +555,9 @@ def _flex_attention(
     mask = None
     if causal_length:
         mask = create_block_mask(
-            _may_attend, None, None, causal_length, causal_length, device=str(device)
+            lambda _batch, _head, query, key: query >= key,
+            *(None, None, causal_length, causal_length),
+            device=str(device),
         )
     compute = torch.compile(flex_attention, dynamic=False)
 
@@ -589,11 +565,6 @@ def _flex_attention(
         return compute(q, k, v, block_mask=mask, enable_gqa=shares_keys)
 
     return attention
-
-
-def _may_attend(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Whether a query may attend to a key."""
-    return query >= key
 
 
 def _grouped_gemm(o: Operation, operands: _Operands) -> OperatorCall:

@@ -25,7 +25,6 @@ from bench_lib.worker.device import (
     gradient_scaler,
     require_compile,
     set_precision,
-    update,
 )
 from bench_lib.worker.graph import AGAIN
 from bench_lib.worker.workload import Setting, Workload
@@ -320,7 +319,11 @@ class TrainingStep:
         """Do the last part of a step."""
         self.accumulated = (self.accumulated + 1) % self.optimizer_every
         if self.accumulated == 0:
-            update(self.optimizer, self.built.scaler)
+            if (scaler := self.built.scaler) is None:
+                self.optimizer.step()
+            else:
+                scaler.step(self.optimizer)
+                scaler.update()
 
     def note_first_step(self) -> None:
         """Keep the results of the very first step; a graph is recorded some steps later."""

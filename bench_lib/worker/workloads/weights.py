@@ -14,26 +14,13 @@ from bench_lib.worker.workload import UnsupportedError
 def settle(model: nn.Module, images: Tensor) -> None:
     """Make a fresh network answer like a trained one; it is in training mode afterwards.
 
-    Images are (n, channels, height, width).
+    Images are (n, channels, height, width).  The running statistics of batch norms are fitted to
+    them: with those of a fresh network (mean 0, variance 1) activations double from block to block
+    and overflow in fp16, and a GPU is faster on overflowed data than on real data.
     """
-    _fill_zero_weights(model)
-    _calibrate(model, images)
-
-
-def _fill_zero_weights(model: nn.Module) -> None:
-    """Give zero-initialised layers random weights: ViT's head would always answer zero."""
     for weight in model.parameters():
         if weight.ndim > 1 and not weight.detach().any():
-            nn.init.normal_(weight, std=0.02)
-
-
-def _calibrate(model: nn.Module, images: Tensor) -> None:
-    """Fit the running statistics of batch norms to the input.
-
-    With the statistics of a fresh network (mean 0, variance 1) activations double from block to
-    block and overflow in fp16, and a GPU is faster on overflowed data than on real data; calibrated
-    activations look like a trained network's.
-    """
+            nn.init.normal_(weight, std=0.02)  # or ViT's head would always answer zero
     norms = batch_norms(model)
     if not norms:
         return
