@@ -624,7 +624,10 @@ class HeldDevice:
         environ = {**os.environ, **side.environment}
         described = fingerprint.collect(environ=environ, chosen=chosen, cwd=side.folder)
         name = launchers.name_of(self._settings.launcher, environ)
-        return launchers.noted_in(described, name)
+        if name == launchers.DEFAULT:
+            return described
+        # It is a condition of several ranks.
+        return replace(described, variables={**described.variables, launchers.VARIABLE: name})
 
     # ---- several ranks --------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -57,26 +58,34 @@ def build(
     The error begins with ``what`` and names the cause and the last output.
     """
     try:
-        completed = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{what}: {command[0]} did not finish within {limit_s:g} s") from error
-    except OSError as error:
-        cause = error.strerror or str(error)
-        raise LaunchError(f"{what}: {command[0]} cannot be run: {cause}") from error
+        completed = _run(command, limit_s, stderr=subprocess.STDOUT, cwd=folder)
+    except LaunchError as error:
+        raise LaunchError(f"{what}: {error}") from error
     if completed.returncode:
         output = last_lines(completed.stdout)
         raise LaunchError(f"{what}: {_cause(output)}\n{output}")
     return completed.stdout
+
+
+def _run(
+    command: Sequence[str], limit_s: float, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; raises LaunchError."""
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+            **options,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"{command[0]} did not finish within {limit_s:g} s") from error
+    except OSError as error:
+        raise LaunchError(f"{command[0]} cannot be run: {error.strerror or error}") from error
 
 
 def interpreter(python: str) -> str:
@@ -125,21 +134,8 @@ def ask(
     if command_prefix:
         settings = [f"{name}={value}" for name, value in environment.items()]
         command = [*command_prefix, "env", *settings, *command]
-    try:
-        completed = subprocess.run(
-            command,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=ASKING_LIMIT_S,
-            check=False,
-        )
-    except OSError as error:
-        raise LaunchError(f"{command[0]} cannot be run: {error.strerror or error}") from error
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{command[0]} did not answer within {ASKING_LIMIT_S:g} s") from error
+    environ = {**os.environ, **environment}
+    completed = _run(command, ASKING_LIMIT_S, stderr=subprocess.PIPE, env=environ)
     if completed.returncode:
         ending = how_it_ended(completed.returncode, command[0])
         raise LaunchError(f"{ending}; its last output:\n{last_lines(completed.stderr)}")

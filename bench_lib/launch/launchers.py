@@ -13,15 +13,11 @@ import shutil
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import UserError
-
-if TYPE_CHECKING:
-    from bench_lib.model import Environment
 
 VARIABLE = "BENCH_LIB_LAUNCHER"
 """A launcher's name, perhaps with options: ``srun -p gpu``."""
@@ -134,15 +130,11 @@ class Launcher:
                 f"the rank is {rank} and {self.ranks} is {ranks} in the environment; a rank "
                 f"must be below {self.ranks}; {self.name} sets both"
             )
-        return Placement(rank, local_rank, ranks, _local_ranks(ranks, environ), self.name)
-
-
-def _local_ranks(ranks: int, environ: Mapping[str, str]) -> int | None:
-    """Return the number of ranks on this host; None if unknown."""
-    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
-        if name in environ:
-            return _number(environ, name)
-    return ranks if environ.get("SLURM_STEP_NUM_NODES") == "1" else None
+        local_ranks = ranks if environ.get("SLURM_STEP_NUM_NODES") == "1" else None
+        sizes = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+        if known := [name for name in sizes if name in environ]:
+            local_ranks = _number(environ, known[0])
+        return Placement(rank, local_rank, ranks, local_ranks, self.name)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
@@ -189,7 +181,9 @@ def _srun(wanted: RanksWanted) -> LaunchCommand:
         argv.append("--overlap")  # the step that we are in holds what this one needs
     hosts = _hosts_named(options)
     if hosts is None:
-        hosts = _hosts_needed(wanted)
+        nodes = environ.get("SLURM_JOB_NUM_NODES", "1")
+        most = int(nodes) if nodes.isdecimal() else 1
+        hosts = min(max(1, most), -(-wanted.ranks // wanted.gpus)) if wanted.gpus else 1
         argv.append(f"--nodes={hosts}")
     argv += [f"--ntasks={wanted.ranks}", *options, wanted.python]
     return LaunchCommand("srun", tuple(argv), wanted.ranks, hosts)
@@ -204,12 +198,6 @@ def _hosts_named(options: Sequence[str]) -> int | None:
                 raise LaunchError(f"{option} {value!r}: srun needs at least 1 host")
             return int(value)
     return None
-
-
-def _hosts_needed(wanted: RanksWanted) -> int:
-    nodes = wanted.environ.get("SLURM_JOB_NUM_NODES", "1")
-    most = int(nodes) if nodes.isdecimal() else 1
-    return min(max(1, most), -(-wanted.ranks // wanted.gpus)) if wanted.gpus else 1
 
 
 # --- mpirun ------------------------------------------------------------------------------
@@ -391,13 +379,6 @@ def name_of(text: str | None, environ: Mapping[str, str] = os.environ) -> str:
     """Return the name of the launcher that ``command_for`` would take; raises LaunchError."""
     launcher, _ = read(_wanted(text, environ))
     return launcher.name
-
-
-def noted_in(described: Environment, name: str | None) -> Environment:
-    """Add a launcher's name unless it is the default: it is a condition of several ranks."""
-    if name in (None, DEFAULT):
-        return described
-    return replace(described, variables={**described.variables, VARIABLE: name})
 
 
 def _wanted(text: str | None, environ: Mapping[str, str]) -> str:

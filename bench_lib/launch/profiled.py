@@ -70,7 +70,10 @@ def run_profile(
     No process is left behind, and files written before a fault stay.
     """
     command = order(case, folder, asked)
-    _clear(folder, asked)
+    # So that no earlier profile's file is taken for this one's.
+    for pattern in _RESULTS if asked.ranges else (*_RESULTS, *_WRITTEN):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
     log = folder / LOG
     environ = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
     with temporary_folder() as marked:
@@ -104,13 +107,6 @@ _RESULTS = ("result*.json", "meeting*")
 _WRITTEN = ("trace*.json.gz", "by_*.txt", ".part-*")
 
 
-def _clear(folder: Path, asked: ProfileRequest) -> None:
-    """Remove an earlier profile's files, so that none is taken for this one's."""
-    for pattern in _RESULTS if asked.ranges else (*_RESULTS, *_WRITTEN):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
-
-
 _PHASE = re.compile(r"^phase(?:_rank0)?: (.+)$", re.MULTILINE)
 """With several ranks, the first one's."""
 
@@ -122,21 +118,15 @@ def _follow(
     deadline = time.monotonic() + limit_s
     reported = 0
     while True:
-        ended = _ends_within(process, LOOK_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_S)
+        ended = process.returncode is not None
         phases = _PHASE.findall(log.read_text(errors="replace")) if log.is_file() else []
         for phase in phases[reported:]:
             say(phase)
         reported = len(phases)
         if ended or time.monotonic() > deadline:
             return ended
-
-
-def _ends_within(process: subprocess.Popen[bytes], limit_s: float) -> bool:
-    try:
-        process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _outcome(folder: Path, case: Case, code: int | None, *, in_time: bool) -> list[Profiled]:

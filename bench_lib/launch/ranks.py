@@ -11,7 +11,6 @@ import shutil
 import signal
 import statistics
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -190,7 +189,13 @@ class _Launched:
         program = command.forks or command.words[0]
         if shutil.which(program, path=environ.get("PATH")) is None:
             raise LaunchError(f"cannot start ranks with {program}: no such program")
-        self._directory = folder_for(command, environ)
+        shared = environ.get(SHARED_VARIABLE)
+        if shared is None and command.hosts not in (1, None):
+            raise LaunchError(
+                f"the ranks are on {command.hosts} hosts; set {SHARED_VARIABLE} to a folder that "
+                "all of them share"
+            )
+        self._directory = temporary_folder(shared)
         self.folder = Path(self._directory.name)
         self.log = self.folder / "output.log"
         module = ("-m", "bench_lib.worker", "ranks", str(self.folder))
@@ -259,22 +264,6 @@ def started(
             )
         except OSError as error:
             raise LaunchError(f"cannot start {argv[0]}: {error.strerror}") from error
-
-
-def folder_for(
-    command: LaunchCommand, environ: Mapping[str, str]
-) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder for the ranks' files, below BENCH_LIB_SHARED if that is set.
-
-    Raises LaunchError if it cannot be made there.
-    """
-    shared = environ.get(SHARED_VARIABLE)
-    if shared is None and command.hosts not in (1, None):
-        raise LaunchError(
-            f"the ranks are on {command.hosts} hosts; set {SHARED_VARIABLE} to a folder that "
-            "all of them share"
-        )
-    return temporary_folder(shared)
 
 
 @contextlib.contextmanager

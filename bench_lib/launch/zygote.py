@@ -139,16 +139,12 @@ class WorkerProcess:
         try:
             self._connection.send({"calibrate": True})
             answer = self._connection.receive(CALIBRATION_LIMIT_S)
-            return msgspec.convert(answer["calibrated"], Calibration)
-        except (TimeoutError, ClosedError, ProtocolError, msgspec.ValidationError) as error:
-            raise LaunchError(
-                f"worker {self.name} could not calibrate its device: {error}"
-            ) from error
-        except KeyError:
+            if "calibrated" in answer:
+                return msgspec.convert(answer["calibrated"], Calibration)
             cause = answer.get("fault", {}).get("message", str(answer)[:200])
-            raise LaunchError(
-                f"worker {self.name} could not calibrate its device: {cause}"
-            ) from None
+        except (TimeoutError, ClosedError, ProtocolError, msgspec.ValidationError) as error:
+            cause = str(error)
+        raise LaunchError(f"worker {self.name} could not calibrate its device: {cause}")
 
     def profile(self, case: Case) -> KernelTable:
         """Profile a case's step; the profiler stays attached, so measure nothing here afterwards.
