@@ -159,30 +159,23 @@ def _change(
 ) -> BaselineChange:
     """Return how a record would change its case's baseline."""
     case = record.case
-    processes = (
-        [_rounded(p) for p in processes_of(record, accepted.run_id)] if _is_sound(record) else []
-    )
+    faults = [a.fault for a in record.attempts if a.fault is not None and not a.replays]
+    processes = []
+    if record.status is not Status.ERROR and not faults:
+        processes = [_rounded(process) for process in processes_of(record, accepted.run_id)]
     if not processes:
         return BaselineChange(case.id, old, None, _why_nothing(record))
     if any(p.values.get("finite") == 0.0 for p in processes):
         return BaselineChange(case.id, old, None, "the output contains infinities or NaN")
     conditions = [conditions_of(case, hardware, environments.get(p.environment)) for p in processes]
-    new = Baseline(
-        case.id,
-        processes,
-        accepted,
-        kernels=_kernels(old, record),
-    )
-    against = [
-        *_unsteady(processes, case),
-        *_doubted(record),
-        *_worse(new, old, case.limits),
-    ]
+    new = Baseline(case.id, processes, accepted, kernels=_kernels(old, record))
+    against = [*_unsteady(processes, case), *_doubted(record), *_worse(new, old, case.limits)]
     if add and old is not None and (kept := _other_processes(old, accepted.run_id)):
         against += _other_versions(kept, processes, environments)
-        new = replace(
-            new, processes=[*kept, *processes], accepted=_together(old.accepted, accepted)
-        )
+        runs = dict.fromkeys((*old.accepted.run_id.split(), *accepted.run_id.split()))
+        # The values that stay keep the objection to them.
+        both = replace(accepted, run_id=" ".join(runs), in_spite_of=old.accepted.in_spite_of)
+        new = replace(new, processes=[*kept, *processes], accepted=both)
         conditions.append(dict(old.conditions))
     known = _known_values(conditions)
     against += (f"measured under {mixed}" for mixed in _mixed(known))
@@ -197,12 +190,6 @@ def _change(
 
 def _other_processes(old: Baseline, run_id: str) -> list[ProcessSummary]:
     return [p for p in old.processes if (p.run or old.accepted.run_id) != run_id]
-
-
-def _together(old: Accepted, new: Accepted) -> Accepted:
-    """Name the runs of both, and keep the objection to the values that stay."""
-    runs = dict.fromkeys((*old.run_id.split(), *new.run_id.split()))
-    return replace(new, run_id=" ".join(runs), in_spite_of=old.in_spite_of)
 
 
 def _other_versions(
@@ -231,11 +218,6 @@ def _kernels(old: Baseline | None, record: Record) -> KernelTable | None:
     if record.kernels is None and old is not None and record.status is Status.OK:
         return old.kernels
     return record.kernels
-
-
-def _is_sound(record: Record) -> bool:
-    faults = [a.fault for a in record.attempts if a.fault is not None and not a.replays]
-    return record.status is not Status.ERROR and not faults
 
 
 def unsteady(record: Record) -> str | None:

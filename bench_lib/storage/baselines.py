@@ -26,7 +26,6 @@ from bench_lib.model import (
     Baseline,
     Environment,
     Hardware,
-    ProcessSummary,
     Published,
     Quarantine,
     UserError,
@@ -217,24 +216,19 @@ def _problems(baseline: Baseline) -> Iterator[str]:
         if not 0 < (rate if low is None else low) <= rate <= (rate if high is None else high):
             yield f"published.rate is {rate:g}; it must be above 0 and between low and high"
     for process in processes:
-        for problem in _problems_of_process(process):
-            yield f"a process has {problem}"
+        latency = process.values.get("latency", 0.0)
+        if not 1 / MOST < latency < MOST:
+            yield f"a process has a latency of {latency:g}; it must be a time above 0, in seconds"
+        if process.n < 1:
+            yield f"a process has n = {process.n}; it must be at least 1"
+        for name, value in process.values.items():
+            if value < 0:
+                yield f"a process has {name} {value:g}; it must be 0 or more"
     for name, value in baseline.began.items():
         if value <= 0:
             yield f"began.{name} is {value:g}; it must be above 0"
     if not 0 < baseline.limits.spread <= 1:
         yield f"limits.spread is {baseline.limits.spread}; it must be above 0 and at most 1"
-
-
-def _problems_of_process(process: ProcessSummary) -> Iterator[str]:
-    latency = process.values.get("latency", 0.0)
-    if not 1 / MOST < latency < MOST:
-        yield f"a latency of {latency:g}; it must be a time above 0, in seconds"
-    if process.n < 1:
-        yield f"n = {process.n}; it must be at least 1"
-    for name, value in process.values.items():
-        if value < 0:
-            yield f"{name} {value:g}; it must be 0 or more"
 
 
 def _decode_quarantine(case_id: str, fields: Any) -> Quarantine:
@@ -345,24 +339,20 @@ def lift_quarantine(current: BaselineFile, case_id: str) -> Path:
 
 def _save(file: BaselineFile) -> Path:
     """Write a file atomically; raises BaselineError."""
-    try:
-        file.path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(file.path, layout(document_of(file)).encode())
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise BaselineError(f"cannot write {file.path}: {reason}") from error
-    return file.path
-
-
-def document_of(file: BaselineFile) -> dict[str, Any]:
-    """Return a file's content as a JSON document."""
     document = {
         "hardware": _plain(file.hardware),
         "cases": {name: _stored(baseline) for name, baseline in file.baselines.items()},
         "environments": _plain(file.environments),
         "quarantine": _plain(file.quarantines),
     }
-    return {**_plain(document), "schema": SCHEMA, "key": file.key}
+    try:
+        text = layout({**_plain(document), "schema": SCHEMA, "key": file.key})
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(file.path, text.encode())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BaselineError(f"cannot write {file.path}: {reason}") from error
+    return file.path
 
 
 def _stored(baseline: Baseline) -> dict[str, Any]:

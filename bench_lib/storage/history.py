@@ -152,16 +152,10 @@ class Writer:
             self.path = packed
 
     def close(self) -> None:
-        """Close the file; a run that is closed without an end stays unfinished."""
+        """Close the file; a run without an end stays unfinished, an empty one leaves no file."""
         self._file.close()
-
-    def discard_if_empty(self) -> bool:
-        """Remove the file of a run that measured nothing; returns whether it was empty."""
         if self.path.exists() and self.path.stat().st_size == 0:
-            self._file.close()
             self.path.unlink()
-            return True
-        return False
 
     def _write(self, kind: str, **body: Any) -> None:
         line = {"schema": SCHEMA, "kind": kind, "run": self.run_id, "time": utc_now(), **body}

@@ -196,10 +196,10 @@ def _run_file(path: Path, info: os.stat_result) -> RunFile:
         raise HistoryError("it is not a regular file")
     if path.suffix == MONTH:
         raise HistoryError("0.1 or 0.2 compacted this month; unpack it (docs/history.md)")
-    name, size = path.name, info.st_size
+    name, size, began = path.name, info.st_size, history.began(path)
     match = history.NAME.fullmatch(name)
     try:
-        dt.datetime.fromisoformat(history.began(path).removesuffix("Z"))
+        dt.datetime.fromisoformat(began.removesuffix("Z"))
         name.encode()
     except ValueError:  # no such day, or not UTF-8
         match = None
@@ -209,5 +209,4 @@ def _run_file(path: Path, info: os.stat_result) -> RunFile:
         raise HistoryError(
             f"it has {size / 1e6:.0f} MB; the limit is {history.LARGEST / 1e6:.0f} MB"
         )
-    began = history.began(path)
     return RunFile(name, path, match["run"], match["key"], began, size, info.st_mtime_ns)
