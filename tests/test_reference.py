@@ -861,9 +861,11 @@ def busy(wall: float) -> ProcessSummary:
     return make_process(log_median=wall, worker=f"busy {wall}")
 
 
-def in_turns(*pairs: tuple[ProcessSummary, ProcessSummary]) -> list[Verdict]:
-    evidence = Evidence([new for new, _ in pairs], None, turns=Turns("old", pairs, 6))
-    return verdicts_of({"case": evidence})["case"]
+def in_turns(*pairs: tuple[ProcessSummary, ProcessSummary], baseline=None) -> list[Verdict]:
+    evidence = Evidence([new for new, _ in pairs], baseline, turns=Turns("old", pairs, 6))
+    verdicts = verdicts_of({"case": evidence})["case"]
+    assert not turns.want_more(verdicts, evidence)
+    return verdicts
 
 
 def test_a_case_that_waits_for_its_host_in_some_processes_is_judged_by_its_devices_own_time():
@@ -892,10 +894,11 @@ def test_a_wall_time_of_pairs_that_cannot_tell_is_left_to_the_devices_own_time(w
         (waiting(new, -0.01), waiting(old, -0.01 + 0.0001 * i))
         for i, (new, old) in enumerate(walls)
     ]
-    found = in_turns(*pairs)
-    statuses = {v.metric: v.status for v in found if v.against == "reference"}
-    assert statuses == {"latency": Status.SKIPPED, "device": Status.OK}
-    assert overall(found) is Status.OK
+    for baseline in (None, make_baseline((-0.1, 0.0, 0.1, 0.2))):
+        found = in_turns(*pairs, baseline=baseline)
+        statuses = {v.metric: v.status for v in found if v.against == "reference"}
+        assert statuses == {"latency": Status.SKIPPED, "device": Status.OK}
+        assert overall(found) is Status.OK
 
 
 def test_the_spread_of_pairs_is_learned_from_the_suite():

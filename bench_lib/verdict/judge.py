@@ -383,13 +383,13 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
 
 
 def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
-    """Skip the pairs' verdict on a wall time that cannot tell, if they have the device's own."""
+    """Skip verdicts on a wall time that cannot tell, if the pairs have the device's own."""
     if not _device_is_steady([v for v in verdicts if v.against == REFERENCE]):
         return verdicts
     finding = HostBound(before=True, device_judges=True)
     return [
         replace(v.finding(finding), status=Status.SKIPPED)
-        if v.against == REFERENCE and of(v.metric).host_sets and _cannot_tell(v)
+        if of(v.metric).host_sets and _cannot_tell(v)
         else v
         for v in verdicts
     ]

@@ -131,7 +131,8 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     if not turns.pairs:  # cases of several ranks are not measured in turns before they look slower
         return evidence.ranks == 1
     answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
-    timed = [answer for answer in answers.values() if of(answer.metric) in TIMES]
+    left = Status.SKIPPED  # to the device's own time
+    timed = [v for v in answers.values() if of(v.metric) in TIMES and v.status is not left]
     if len(turns.pairs) < LEAST_PAIRS and any(
         v.status is Status.SUSPECT or (v in timed and (beyond(v, 1) or beyond(v, -1)))
         for v in answers.values()
