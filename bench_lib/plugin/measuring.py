@@ -115,10 +115,6 @@ class PerfSession(Selection):
         homes = {nodeid: index[uuid] for nodeid, uuid in last.items() if uuid in index}
         return pace.in_order(nodeids, self.pace), homes
 
-    def defers(self, case: Case) -> bool:
-        """Whether a case waits: it needs devices that other xdist workers hold."""
-        return self.is_worker and case.launch.ranks > 1
-
     def note(self, nodeid: str, test: MeasuredTest) -> None:
         """Record a test's measurements and remaining cases, in the process that judges."""
         self.engine.open()

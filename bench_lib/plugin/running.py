@@ -93,7 +93,7 @@ class Perf:
             pytest.fail("the test must name the fixture `perf` as an argument", pytrace=False)
         if (refusal := self._session.refusal(case)) is not None:
             pytest.fail(refusal, pytrace=False)
-        if self._session.defers(case):
+        if self._session.is_worker and case.launch.ranks > 1:  # other workers hold its devices
             self._request.node.stash.setdefault(DEFERRED, []).append(case)
             return
         try:

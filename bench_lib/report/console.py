@@ -138,8 +138,12 @@ def explanations(
         for verdict in record.verdicts if record not in above else ():
             is_finding = verdict.against == REFERENCE and verdict.metric in elsewhere
             if verdict.status not in quiet or verdict.against == "published" or is_finding:
-                text = f"{verdict.status.value} {verdict.metric}: {shortened(verdict.reason)}"
-                reasons.append((record.case.id, text))
+                # A busy machine makes most cases NOISY; the table has their changes.
+                is_noisy = verdict.status is Status.NOISY
+                cause = verdict.reason.partition("%); ")[2] if is_noisy else ""
+                text = f"{verdict.status.value} {verdict.metric}: "
+                text += shortened(cause or verdict.reason)
+                (hints if is_noisy else reasons).append((record.case.id, text))
         for attempt in record.attempts:
             if attempt.invalid and record.status is not Status.INVALID:
                 reason, again, _ = (attempt.discarded or "").partition("; measured again")
