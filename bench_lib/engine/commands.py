@@ -8,7 +8,7 @@ from dataclasses import replace
 from bench_lib.launch.faults import CaseFault
 from bench_lib.model import Case, Fault, Measurement
 from bench_lib.storage.foreign import FORMATS
-from bench_lib.storage.foreign.figures import FormatError, Reported
+from bench_lib.storage.foreign.figures import FormatError
 
 WORKLOADS = ("command", "bench_lib.worker.workloads.command:command")
 """The workload of an external program, by its name and as a matrix has it."""
@@ -33,7 +33,7 @@ def timed(case: Case, measurement: Measurement) -> Measurement:
 
 
 def _seconds(case: Case, document: str) -> float:
-    """Return the one figure that a case asks for; raises ValueError."""
+    """Return the one figure that a case asks for, of a rate the time of one; raises ValueError."""
     form = FORMATS.get(str(case.params.get("format")))
     if form is None:
         raise FormatError(problem(case))
@@ -43,11 +43,7 @@ def _seconds(case: Case, document: str) -> float:
     if len(matches) != 1:
         names = ", ".join(dict.fromkeys(f"{f.metric.name} of {f.case}" for f in figures))
         raise FormatError(f"select one figure with metric and of; it has {names or 'none'}")
-    return _time(matches[0])
-
-
-def _time(figure: Reported) -> float:
-    """Return a figure's seconds; for a rate, the seconds that one takes."""
+    figure = matches[0]
     if figure.problem:
         raise FormatError(figure.problem)
     if not (math.isfinite(figure.value) and figure.value > 0):

@@ -542,19 +542,17 @@ def _training(parts: Sequence[Training | None]) -> Training | None:
 
 
 def end_all(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End a launcher, and everything else on this host that was started for a folder."""
+    """End a launcher, and everything else on this host that was started for a folder.
+
+    The launcher ends its ranks; they end themselves if it cannot.
+    """
     try:
-        _end(process)
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     finally:  # even if somebody presses Ctrl-C again
         signal_all(FOLDER_VARIABLE, folder, signal.SIGKILL)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher, which ends its ranks; they end themselves if it cannot."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -390,15 +390,13 @@ def layout(document: Mapping[str, Any]) -> str:
 
 def _unfold(value: Any, depth: int) -> str:
     pad = "  " * (depth + 1)
-    if isinstance(value, Mapping) and value and (depth < 3 or _holds_rows(value)):
+    holds_rows = isinstance(value, Mapping) and any(
+        isinstance(v, list) and v and isinstance(v[0], Mapping) for v in value.values()
+    )
+    if isinstance(value, Mapping) and value and (depth < 3 or holds_rows):
         lines = [f"{pad}{json.dumps(k)}: {_unfold(value[k], depth + 1)}" for k in sorted(value)]
         return "{\n" + ",\n".join(lines) + "\n" + "  " * depth + "}"
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         lines = [pad + json.dumps(item, sort_keys=True, allow_nan=False) for item in value]
         return "[\n" + ",\n".join(lines) + "\n" + "  " * depth + "]"
     return json.dumps(value, sort_keys=True, allow_nan=False)
-
-
-def _holds_rows(value: Mapping[str, Any]) -> bool:
-    lists = (v for v in value.values() if isinstance(v, list))
-    return any(v and isinstance(v[0], Mapping) for v in lists)

@@ -159,7 +159,11 @@ class Writer:
 
     def _write(self, kind: str, **body: Any) -> None:
         line = {"schema": SCHEMA, "kind": kind, "run": self.run_id, "time": utc_now(), **body}
-        data = _encode(line) + b"\n"
+        try:
+            data = msgspec.json.encode(line) + b"\n"
+        except UnicodeEncodeError:  # a variable or a file name that is not UTF-8
+            text = json.dumps(msgspec.to_builtins(line), ensure_ascii=False)
+            data = msgspec.json.encode(json.loads(text.encode(errors="replace"))) + b"\n"
         start = self._file.tell()
         try:
             view = memoryview(data)
@@ -175,14 +179,6 @@ class Writer:
                 "this case is kept. Free some space or choose another folder with "
                 "--history DIR, or pytest's --perf-history DIR"
             ) from error
-
-
-def _encode(line: Mapping[str, Any]) -> bytes:
-    try:
-        return msgspec.json.encode(line)
-    except UnicodeEncodeError:  # a variable or a file name that is not UTF-8
-        text = json.dumps(msgspec.to_builtins(line), ensure_ascii=False)
-        return msgspec.json.encode(json.loads(text.encode(errors="replace")))
 
 
 @dataclass

@@ -59,8 +59,11 @@ def blame_ranks(
     """
     causes = [f"{name}: {cause}" for name, rank in others.items() if (cause := blame(rank, device))]
     every = {"the first rank": first, **others} if first is not None else others
-    busy = {name: rank for name, rank in every.items() if _is_busy(rank)}
-    clocks = {name: rank.clock_mhz for name, rank in busy.items() if rank.clock_mhz}
+    clocks = {
+        name: rank.clock_mhz
+        for name, rank in every.items()
+        if rank.clock_mhz and (rank.utilization is None or rank.utilization >= BUSY)
+    }
     usual = statistics.median(clocks.values()) if clocks else math.nan
     of = backends.of(device).clock
     causes += [
@@ -69,11 +72,6 @@ def blame_ranks(
         if mhz < (1 - OUT_OF_ORDER) * usual
     ]
     return "; ".join(causes) or None
-
-
-def _is_busy(telemetry: Telemetry) -> bool:
-    """Whether a device had work for most of the time, if known."""
-    return telemetry.utilization is None or telemetry.utilization >= BUSY
 
 
 def others_on_cpus(share: float | None) -> str | None:

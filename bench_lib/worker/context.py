@@ -25,7 +25,7 @@ from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import cudnn_version, libraries, open_device
 from bench_lib.worker.host import leave_a_stack
 from bench_lib.worker.launches import excess
-from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, cleaned, measure
+from bench_lib.worker.measure import MeasuringContext, Steadiness, cleaned, measure, timed
 from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
 
 
@@ -139,19 +139,16 @@ ACTIONS = {"measure": measured, "profile": kernels_of}
 def _profiled(workload: Workload, context: MeasuringContext) -> profiling.StepWork:
     clock, step = context.clock, workload.step
     context.phase("first step")
-    step()
-    clock.synchronize()
+    first_step_s = timed(clock, step, 1)
     workload.first_step_done()
     context.phase("warm-up")
-    begin, steps, elapsed_s = clock.now(), 0, 0.0
-    while steps < LEAST_WARMUP_STEPS or elapsed_s < WARMUP_S:
-        step()
-        clock.synchronize()
-        steps += 1
-        elapsed_s = context.agree(clock.now() - begin)  # so that all ranks run as many steps
+    warm = Steadiness(WARMUP_S, WARMUP_S)
+    warm.warm_up(clock, step, first_step_s, context.agree)
     context.phase("profile")
     most = PROFILED if clock.asynchronous else PROFILED_ON_CPU
-    return profiling.kernels(step, clock, max(1, min(most, int(PROFILED_S * steps / elapsed_s))))
+    return profiling.kernels(
+        step, clock, max(1, min(most, int(PROFILED_S * warm.steps / warm.elapsed_s)))
+    )
 
 
 def answer(order: dict[str, Any], context: MeasuringContext) -> dict[str, Any]:

@@ -54,17 +54,14 @@ class Phases:
 
     def enter(self, name: str) -> None:
         """Leave the current phase for another one."""
-        self._switch_to(name)
+        self.switch_to(name)
         self._report(name)
 
-    def _switch_to(self, name: str) -> None:
+    def switch_to(self, name: str) -> None:
+        """Enter a phase without reporting it."""
         now_s = self._now()
         self._seconds[self._name] = self._seconds.get(self._name, 0.0) + now_s - self._since_s
         self._name, self._since_s = name, now_s
-
-    def clean_up(self) -> None:
-        """Enter the last phase, which is not reported: a failure there has an earlier cause."""
-        self._switch_to(CLEAN_UP)
 
     def part(self, of: str, name: str, seconds: float) -> None:
         """Move so many seconds of one phase, at most all of it, to another."""
@@ -75,7 +72,7 @@ class Phases:
 
     def spent(self) -> dict[str, float]:
         """Return the seconds of each phase up to now, to a tenth of a millisecond."""
-        self._switch_to(self._name)
+        self.switch_to(self._name)
         return {name: round(seconds, 4) for name, seconds in self._seconds.items()}
 
 
@@ -214,22 +211,17 @@ def measure(case: Case, context: MeasuringContext) -> Measurement:
     """Measure one case; any error is raised, with nothing left on the device."""
     phases = Phases(context.phase, context.clock.now)
     rested_s = context.clock.rested_s
-    with (
-        cleaned(context),
-        _own_caches(case, context),
-        on_threads(case.launch.threads),
-    ):
+    own_caches: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if context.choices is not None:
+        own_caches = choices.handed(context.choices, keeps=context.keeps)
+    elif case.launch.cold:
+        own_caches = caches.emptied()
+    with cleaned(context), own_caches, on_threads(case.launch.threads):
         measurement = _measure(case, replace(context, phase=phases.enter))
-        phases.clean_up()
+        phases.switch_to(CLEAN_UP)  # a failure there has an earlier cause
     phases.part(FIRST_STEP, COMPILE, measurement.compile_s or 0.0)
     phases.part(BURSTS, REST, context.clock.rested_s - rested_s)
     return replace(measurement, phases_s=phases.spent())
-
-
-def _own_caches(case: Case, context: MeasuringContext) -> contextlib.AbstractContextManager[None]:
-    if context.choices is not None:
-        return choices.handed(context.choices, keeps=context.keeps)
-    return caches.emptied() if case.launch.cold else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

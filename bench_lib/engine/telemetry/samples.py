@@ -142,7 +142,8 @@ def summarise(
         clock_max_mhz=max(clocks, default=None),
         power_w=_mean(s.power_w for s in inside),
         temperature_c=max(heats, default=None),
-        steal=_without_most([s.steal for s in inside if s.steal is not None]),
+        # Between two samples a CPU has a few ticks, so that a stolen one may be a tenth of them.
+        steal=_mean(sorted(s.steal for s in inside if s.steal is not None)[:-1]),
         throttle=reasons,
         throttled={r: share for r, share in {**held, **shares}.items() if r in reasons},
         foreign_processes=foreign,
@@ -264,14 +265,6 @@ def _idle(
     if not busy or len(busy) < len(near):
         return []
     return sorted(set(foreign) - {0}.union(*busy))
-
-
-def _without_most(shares: Sequence[float]) -> float | None:
-    """Return the mean of all but the largest, and None if there are fewer than two.
-
-    Between two samples a CPU has a few ticks, so that a stolen one may be a tenth of them.
-    """
-    return _mean(sorted(shares)[:-1])
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -765,6 +765,8 @@ class _Suite:
 
     def compared(self) -> list[Comparison]:
         """Return the result for each case."""
+        from scipy.special import stdtr  # noqa: PLC0415 - as above
+
         planned = np.maximum([contrast.planned for contrast in self.contrasts], self.candidates)
         follows = np.array([contrast.follows for contrast in self.contrasts])
         first, last = self.error(), self.error(planned)
@@ -773,8 +775,9 @@ class _Suite:
         unshared = np.sum([part.variance for _, part in self.parts], axis=0) - self.unusual
         bound = tolerated + USUAL * np.sqrt(np.maximum(0.0, unshared))
         half = _quantiles(first.degrees, 0.975) * sd
+        first_degrees = np.minimum(first.degrees, MOST_DEGREES)
         slower, faster = (
-            np.minimum(1.0, len(sd) * _chance(first.degrees, (x - tolerated) / sd))
+            np.minimum(1.0, len(sd) * stdtr(first_degrees, (tolerated - x) / sd))
             for x in (estimate, -estimate)
         )
         suspect = np.where(follows, 0.0, bound + _quantiles(first.degrees, POWER) * sd)
@@ -811,13 +814,6 @@ class _Suite:
                 )
             )
         return comparisons
-
-
-def _chance(degrees: Floats, t: Floats) -> Floats:
-    """Return the probability of more than ``t`` by Student's distribution."""
-    from scipy.special import stdtr  # noqa: PLC0415 - as above
-
-    return np.asarray(stdtr(np.minimum(degrees, MOST_DEGREES), -t))
 
 
 def _quantiles(degrees: Floats, p: float) -> Floats:

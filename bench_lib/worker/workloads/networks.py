@@ -91,9 +91,11 @@ class _Images(BuiltNetwork):
             self.update_elements = (SGD_ELEMENTS + ACCUMULATION_ELEMENTS * (every - 1)) / every
         if spec.precision in QUANTIZED:
             self.warnings += quantize(self.model, spec.precision)
-        # In training, weights and momentum are each read and written once.
         state = sum(stored_bytes(weight) for weight in self.model.parameters())
-        written = 3 * state if spec.task == "train" else self._output_bytes()
+        pixels = math.prod(_target_shape(spec.network, spec.side, spec.batch_size))
+        written = pixels * networks()[spec.network].outputs * spec.itemsize
+        if spec.task == "train":  # weights and momentum are each read and written once
+            written = 3 * state
         self.least_bytes = state + self.input.nbytes + written
 
     def twin(self) -> nn.Module:
@@ -116,11 +118,6 @@ class _Images(BuiltNetwork):
         shape = _target_shape(spec.network, spec.side, spec.batch_size)
         outputs = networks()[spec.network].outputs
         return torch.randint(outputs, shape, device=self.device, generator=generator)
-
-    def _output_bytes(self) -> int:
-        spec = self.spec
-        pixels = math.prod(_target_shape(spec.network, spec.side, spec.batch_size))
-        return pixels * networks()[spec.network].outputs * spec.itemsize
 
     def loss_of(self, answer: Tensor) -> Tensor:
         return loss_of(answer.float(), self._targets())
