@@ -16,7 +16,6 @@ from bench_lib.environment import fingerprint
 from bench_lib.findings import Told
 from bench_lib.formats import many
 from bench_lib.model import (
-    Attempt,
     Baseline,
     Case,
     Environment,
@@ -105,18 +104,14 @@ class Suite:
             self.problem = outcome.fault.message
         for attempt in outcome.attempts:
             record.attempts.append(attempt)
-            self.writer.attempt(outcome.case, nodeid, self._kept(attempt))
-
-    def _kept(self, attempt: Attempt) -> Attempt:
-        """Return an attempt as the history keeps it: a reference's beside a baseline never counts.
-
-        Its software is not the run's.
-        """
-        if self._candidate_run is None or not self._settings.by_baseline:
-            return attempt
-        reason = f"the reference of run {self._candidate_run}, measured in turns with it"
-        kept = replace(attempt, accepted=False, discarded=attempt.discarded or reason)
-        return kept if attempt.measurement else attempt
+            kept = attempt
+            if self._candidate_run is not None and self._settings.by_baseline:
+                # A reference's software is not the run's: beside a baseline it never counts.
+                reason = f"the reference of run {self._candidate_run}, measured in turns with it"
+                if attempt.measurement is not None:
+                    discarded = attempt.discarded or reason
+                    kept = replace(attempt, accepted=False, discarded=discarded)
+            self.writer.attempt(outcome.case, nodeid, kept)
 
     def suspicious(self) -> list[Record]:
         """Return the records whose answer fresh processes could change."""
@@ -201,7 +196,9 @@ class Suite:
             return record
         reference = self._reference if self.slower_in_turns(record.case.id) else None
         difference = self._difference(record, reference)
-        more_s = _more_s(slower[0])
+        more_s, time = None, slower[0]
+        if time.unit == "s" and time.value is not None and time.baseline is not None:
+            more_s = time.value - time.baseline
         blamed = kernels.blamed(difference, more_s) if difference is not None else []
         launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
         causes = [*self._cause(record, more_s, difference, reference)]
@@ -289,7 +286,6 @@ class Suite:
         return judged
 
     def _judge_cases(self) -> dict[str, list[Verdict]]:
-        """Judge all cases."""
         suite: dict[str, Evidence] = {}
         unfit: dict[str, list[Verdict]] = {}
         for case_id, record in self.records.items():
@@ -521,13 +517,6 @@ def _tunings(record: Record) -> int:
     """
     confirms = {a.process: a.confirms for a in record.attempts if a.accepted}
     return sum(confirms.values()) + (not all(confirms.values()))
-
-
-def _more_s(verdict: Verdict) -> float | None:
-    """Return by how many seconds a step is slower than the baseline's; None if it has no time."""
-    if verdict.unit != "s" or verdict.value is None or verdict.baseline is None:
-        return None
-    return verdict.value - verdict.baseline
 
 
 def _missing(theirs: Record | None) -> str:

@@ -170,7 +170,10 @@ def _change(
     conditions = [conditions_of(case, hardware, environments.get(p.environment)) for p in processes]
     new = Baseline(case.id, processes, accepted, kernels=_kernels(old, record))
     against = [*_unsteady(processes, case), *_doubted(record), *_worse(new, old, case.limits)]
-    if add and old is not None and (kept := _other_processes(old, accepted.run_id)):
+    kept: list[ProcessSummary] = []
+    if add and old is not None:
+        kept = [p for p in old.processes if (p.run or old.accepted.run_id) != accepted.run_id]
+    if old is not None and kept:
         against += _other_versions(kept, processes, environments)
         runs = dict.fromkeys((*old.accepted.run_id.split(), *accepted.run_id.split()))
         # The values that stay keep the objection to them.
@@ -186,10 +189,6 @@ def _change(
         began=_began(new, old, case.limits),
     )
     return BaselineChange(case.id, old, new, against="; ".join(against) or None)
-
-
-def _other_processes(old: Baseline, run_id: str) -> list[ProcessSummary]:
-    return [p for p in old.processes if (p.run or old.accepted.run_id) != run_id]
 
 
 def _other_versions(

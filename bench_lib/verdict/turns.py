@@ -180,7 +180,12 @@ def decided(
     turns = evidence.turns
     if turns is None or not answers:
         without = "" if turns is None else turns.without
-        return [_without(verdict, without) for verdict in verdicts]
+        return [
+            v.finding(NotInTurns(without))
+            if without and v.status in _SLOWER and can_answer(v)
+            else v
+            for v in verdicts
+        ]
     by_metric = {answer.metric: answer for answer in answers if is_answer(answer)}
     others = [_set_aside(verdict, by_metric.get(verdict.metric), turns) for verdict in verdicts]
     complete = [_complete(answer, others, turns) for answer in answers]
@@ -212,12 +217,6 @@ def _complete(answer: Verdict, others: Sequence[Verdict], turns: Turns) -> Verdi
     by = max(verdict.ratio or 1.0 for verdict in slower)
     finding = SlowerThanBaseline(by, len(turns.pairs), list(turns.shared))
     return replace(answer, findings=[finding, *answer.findings])
-
-
-def _without(verdict: Verdict, reason: str) -> Verdict:
-    if not reason or verdict.status not in _SLOWER or not can_answer(verdict):
-        return verdict
-    return verdict.finding(NotInTurns(reason))
 
 
 def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdict:

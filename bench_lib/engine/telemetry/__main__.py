@@ -44,7 +44,11 @@ def watch(
     while True:
         sleep(pause_s)
         begin = clock()
-        reading, trouble = _attempt(source, with_pids=looks % PIDS_EVERY == 0)
+        reading, trouble = {}, None
+        try:
+            reading = source.look(with_pids=looks % PIDS_EVERY == 0)
+        except Exception as error:  # noqa: BLE001 - a GPU that is gone fails in many ways
+            trouble = f"{source.name}: {cause_of(error)}"
         end = clock()
         looks += 1
         is_known = is_known or tells(reading)
@@ -57,22 +61,10 @@ def watch(
             reading = {"trouble": trouble}
         yield {"t": (begin + end) / 2, "source": source.name, "due": end + pause_s, **reading}
         if trouble is not None:
-            source, looks = _again(choose_source, source), 0
-
-
-def _attempt(source: Source, *, with_pids: bool) -> tuple[dict[str, Any], str | None]:
-    try:
-        return source.look(with_pids=with_pids), None
-    except Exception as error:  # noqa: BLE001 - a GPU that is gone fails in many ways
-        return {}, f"{source.name}: {cause_of(error)}"
-
-
-def _again(choose_source: Callable[[], Source], before: Source) -> Source:
-    """Choose anew, since numbers and handles may name something else now."""
-    try:
-        return choose_source()
-    except Exception:  # noqa: BLE001 - reported already, as trouble
-        return before
+            looks = 0
+            # Numbers and handles may name something else now; a failure is reported already.
+            with contextlib.suppress(Exception):
+                source = choose_source()
 
 
 def main(arguments: Sequence[str]) -> None:

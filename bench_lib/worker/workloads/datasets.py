@@ -69,30 +69,21 @@ def load(name: str, source: str) -> Data:
 def generated(name: str) -> Data:
     """Return generated images, the same on every machine."""
     about = DATASETS[name]
-    patterns = _patterns(about)
     random = np.random.default_rng(SEED)
-    train, test = (_generated_split(about, patterns, n, random) for n in (about.train, about.test))
-    return Data(train, test)
-
-
-def _patterns(about: DataSet) -> NDArray[np.uint8]:
-    """Return a smooth pattern for each class, with headroom for noise."""
     generator = torch.Generator().manual_seed(SEED)
     coarse = torch.rand(about.classes, about.channels, COARSE, COARSE, generator=generator)
     fine = functional.interpolate(coarse, size=about.side, mode="bilinear", align_corners=False)
+    # A pattern for each class, with headroom for noise.
     patterns: NDArray[np.uint8] = (fine * 191).to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    return patterns
-
-
-def _generated_split(
-    about: DataSet, patterns: NDArray[np.uint8], n: int, random: np.random.Generator
-) -> Split:
-    targets = random.permutation(np.arange(n, dtype=np.int64) % about.classes)
-    images = patterns[targets]
-    # Eight bytes at a time, which is four times as fast as ``random.bytes``.
-    noise = random.integers(0, 2**64, images.size // 8, dtype=np.uint64).view(np.uint8)
-    images += noise.reshape(images.shape) >> 2
-    return Split(images, targets)
+    splits = []
+    for n in (about.train, about.test):
+        targets = random.permutation(np.arange(n, dtype=np.int64) % about.classes)
+        images = patterns[targets]
+        # Eight bytes at a time, which is four times as fast as ``random.bytes``.
+        noise = random.integers(0, 2**64, images.size // 8, dtype=np.uint64).view(np.uint8)
+        images += noise.reshape(images.shape) >> 2
+        splits.append(Split(images, targets))
+    return Data(*splits)
 
 
 @functools.lru_cache(maxsize=2)
