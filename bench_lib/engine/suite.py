@@ -196,7 +196,8 @@ class Suite:
             return record
         reference = self._reference if self.slower_in_turns(record.case.id) else None
         difference = self._difference(record, reference)
-        more_s, time = None, slower[0]
+        time = slower[0]
+        more_s = None
         if time.unit == "s" and time.value is not None and time.baseline is not None:
             more_s = time.value - time.baseline
         blamed = kernels.blamed(difference, more_s) if difference is not None else []

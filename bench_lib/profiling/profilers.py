@@ -59,17 +59,14 @@ class CaseProfile:
     """What is missing, and why."""
 
 
-Say = Callable[[str], None]
-
-
 def with_torch(
     case: Case,
     device: Hardware,
     folder: Path,
     request: ProfileRequest,
     *,
-    environment: Mapping[str, str] | None = None,
-    say: Say = lambda _line: None,
+    environment: Mapping[str, str] | None,
+    say: Callable[[str], None],
 ) -> CaseProfile:
     """Profile a case with torch's profiler, which writes a trace for each rank.
 
@@ -109,10 +106,10 @@ def with_vendors(
     folder: Path,
     tool: str,
     *,
-    steps: int = 5,
-    timeline: bool = False,
-    environment: Mapping[str, str] | None = None,
-    say: Say = lambda _line: None,
+    steps: int,
+    timeline: bool,
+    environment: Mapping[str, str] | None,
+    say: Callable[[str], None],
 ) -> CaseProfile:
     """Profile a case with a vendor's profiler; ``tool`` is one of its ``Profilers.names``.
 

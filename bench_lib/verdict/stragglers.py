@@ -59,15 +59,13 @@ def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
         return []
     length = min(map(len, times.values()))
     logs = {rank: [math.log(t) for t in samples[:length]] for rank, samples in times.items()}
-    behind = {rank: block_means(_less_the_others(rank, logs)) for rank in logs}
+    behind = {}
+    for rank, own in logs.items():
+        others = [values for other, values in logs.items() if other != rank]
+        usual = [statistics.median(step) for step in zip(*others, strict=True)]
+        behind[rank] = block_means([x - rest for x, rest in zip(own, usual, strict=True)])
     return [
         Straggler(rank, math.expm1(statistics.fmean(blocks)))
         for rank, blocks in behind.items()
         if len(blocks) >= LEAST_POINTS and min(blocks) > math.log1p(LAGGING)
     ]
-
-
-def _less_the_others(rank: int, logs: Mapping[int, Sequence[float]]) -> list[float]:
-    others = [values for other, values in logs.items() if other != rank]
-    usual = [statistics.median(step) for step in zip(*others, strict=True)]
-    return [own - rest for own, rest in zip(logs[rank], usual, strict=True)]

@@ -117,9 +117,9 @@ class AMD(Backend):
 
     def profilers(self) -> Profilers:
         """Return ROCm's profilers."""
-        from bench_lib.backends.amd.profilers import ROCmProfilers
+        from bench_lib.backends.amd import profilers
 
-        return ROCmProfilers()
+        return profilers
 
     def checks(
         self, root: Path, environ: Mapping[str, str], devices: Sequence[Hardware]

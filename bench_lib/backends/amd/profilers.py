@@ -20,6 +20,8 @@ from bench_lib.backends.tool import ToolError
 TOOL = "rocprofv3"
 NEWEST = "rocm"
 """The alias of rocprofv3 on the command line."""
+names = (NEWEST, TOOL)
+"""With ``require``, this module is a vendor's ``Profilers``."""
 NAME = "case"
 """The prefix of the names of a run's files."""
 _FILE = re.compile(rf"{NAME}_(?:(\d+)_)?(.+)")
@@ -74,7 +76,7 @@ def find(environ: Mapping[str, str] = os.environ) -> RocmProfiler | None:
 
 def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> RocmProfiler:
     """Return the profiler; raises ToolError, which says what to install, if it is missing."""
-    if name not in (NEWEST, TOOL):
+    if name not in names:
         raise ToolError(f"no profiler {name!r}; choose {TOOL}")
     profiler = find(environ)
     if profiler is not None:
@@ -84,13 +86,6 @@ def require(name: str = NEWEST, environ: Mapping[str, str] = os.environ) -> Rocm
     if installed.wheels:
         remedy = f"install AMD's wheel rocm-sdk-core of ROCm {installed.version}, from AMD's index"
     raise ToolError(f"{TOOL} is not on PATH, next to Python or in ROCm's folder; {remedy}")
-
-
-class ROCmProfilers:
-    """ROCm's profilers, of which there is one."""
-
-    names = (NEWEST, TOOL)
-    require = staticmethod(require)
 
 
 def _files(folder: Path) -> Iterator[Files]:

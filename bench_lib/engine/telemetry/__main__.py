@@ -44,7 +44,8 @@ def watch(
     while True:
         sleep(pause_s)
         begin = clock()
-        reading, trouble = {}, None
+        reading: dict[str, Any] = {}
+        trouble: str | None = None
         try:
             reading = source.look(with_pids=looks % PIDS_EVERY == 0)
         except Exception as error:  # noqa: BLE001 - a GPU that is gone fails in many ways

@@ -115,22 +115,16 @@ class DecodingStep(InferenceStep):
         if self.recorded is not None:
             self.recorded.release()
         del self.run, self.built.model, model
-        reference = self._reference_logits(torch.cat([prompt, *tokens[:-1]], dim=1))
+        sequence, reference = torch.cat([prompt, *tokens[:-1]], dim=1), None
+        with plain_fp32(), torch.no_grad(), contextlib.suppress(torch.OutOfMemoryError):
+            # FP32's logits after the last tokens, (tokens, vocabulary), on the CPU.
+            network = self.built.network(torch.float32)
+            reference = network(sequence, answered=AGREEING)[0].cpu()
         if reference is None:
             return Numerics(finite=finite)
         agreed = reference.argmax(dim=-1) == torch.cat(tokens[1:], dim=1)[0].cpu()
         numerics = closeness(logits[0], reference[:1], finite=finite)
         return replace(numerics, agreement=float(agreed.float().mean()))
-
-    def _reference_logits(self, sequence: Tensor) -> Tensor | None:
-        """Return FP32's logits after the last tokens, (tokens, vocabulary), on the CPU."""
-        with plain_fp32(), torch.no_grad():
-            try:
-                network = self.built.network(torch.float32)
-                logits: Tensor = network(sequence, answered=AGREEING)
-            except torch.OutOfMemoryError:
-                return None
-        return logits[0].cpu()
 
 
 LEARNING_RATE = 1e-10
