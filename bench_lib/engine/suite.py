@@ -346,6 +346,10 @@ class Suite:
         case, key = record.case, outcome.hardware.key
         baseline = self._baseline(record)
         processes = acceptance.processes_of(record, self.writer.run_id)
+        # A compiler tunes once for the first processes, which share the caches that the first of
+        # them filled, and again in each re-run.
+        confirms = {a.process: a.confirms for a in record.attempts if a.accepted}
+        tunings = sum(confirms.values()) + (not all(confirms.values()))
         return Evidence(
             processes,
             baseline,
@@ -361,7 +365,7 @@ class Suite:
             ),
             case.launch.ranks,
             self._turns(record, outcome),
-            _tunings(record),
+            tunings,
         )
 
     def _turns(self, record: Record, outcome: Outcome) -> Turns | None:
@@ -509,15 +513,6 @@ def _unmeasured(record: Record) -> Verdict | None:
         return Verdict(Status.INVALID, "run", disturbed[-1])
     reason = next((a.discarded for a in record.attempts if a.discarded), "nothing measured")
     return Verdict(Status.ERROR, "run", reason)
-
-
-def _tunings(record: Record) -> int:
-    """Return how often a case's compiler may have tuned: once, and again in each re-run.
-
-    The first processes share the caches that the first of them filled.
-    """
-    confirms = {a.process: a.confirms for a in record.attempts if a.accepted}
-    return sum(confirms.values()) + (not all(confirms.values()))
 
 
 def _missing(theirs: Record | None) -> str:

@@ -148,7 +148,11 @@ class Archive:
         # As one JSON text: inserting row by row takes DuckDB eighty times as long.
         select = f"SELECT unnest(from_json(?, {shape}), max_depth := 2)"
         self._rows(f"CREATE TABLE known AS {select}", ["[]"])
-        self._load_cache(path)
+        with contextlib.suppress(OSError, duckdb.Error):  # or all files are read
+            files.open_regular(path, cache_files.MOST_BYTES).close()
+            columns = ", ".join(ROW)
+            self._rows(f"INSERT INTO known SELECT {columns} FROM {quoted(literal(path))}")
+            os.utime(path)
         cached = set(self._rows("SELECT file, size, modified_ns FROM known"))
         if removed := [name for name, *_ in cached - by_version.keys()]:
             self._rows("DELETE FROM known WHERE file IN (SELECT unnest(?))", [removed])
@@ -159,23 +163,12 @@ class Archive:
             text = b"[%s]" % b",".join(rows[begin : begin + ROWS_AT_ONCE])
             self._rows(f"INSERT INTO known {select}", [text.decode()])
         if rows:
-            self._save_cache(path)
+            # If the cache cannot be written, the files are read again next time.
+            with contextlib.suppress(OSError, LaunchError, duckdb.Error), temporary_folder() as own:
+                written = Path(own, "known.parquet")
+                self._rows(f"COPY known TO {quoted(written)} (FORMAT parquet, COMPRESSION zstd)")
+                cache_files.keep(path, files.content(written, cache_files.MOST_BYTES))
         return [f"{problem}; left out" for problem in results if isinstance(problem, str)]
-
-    def _load_cache(self, path: Path) -> None:
-        """Add the cache's rows to ``known``; none if the cache cannot be read."""
-        with contextlib.suppress(OSError, duckdb.Error):
-            files.open_regular(path, cache_files.MOST_BYTES).close()
-            columns = ", ".join(ROW)
-            self._rows(f"INSERT INTO known SELECT {columns} FROM {quoted(literal(path))}")
-            os.utime(path)
-
-    def _save_cache(self, path: Path) -> None:
-        """Write the cache; if that fails, the files are read again next time."""
-        with contextlib.suppress(OSError, LaunchError, duckdb.Error), temporary_folder() as scratch:
-            written = Path(scratch, "known.parquet")
-            self._rows(f"COPY known TO {quoted(written)} (FORMAT parquet, COMPRESSION zstd)")
-            cache_files.keep(path, files.content(written, cache_files.MOST_BYTES))
 
     def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._database.execute(sql, values).fetchall()

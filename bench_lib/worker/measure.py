@@ -88,6 +88,11 @@ EARLY, EARLY_BLOCK_S = 0.005, 0.05
 """Blocks of half the length that agree this well end the warm-up before its least time."""
 ISSUES, ISSUES_S, FEWEST_ISSUES = 5, 0.1, 3
 """Steps whose issue is timed one by one; fewer if all of them would take longer than this."""
+PORTIONED, PORTIONED_S = 20, 1.0
+"""Steps whose parts are timed, the device idle between them; fewer if all of them would take longer
+than this."""
+LEAST_PORTIONED = 6
+"""Fewer would not distinguish a slow rank from chance."""
 LEAST_WARMUP_STEPS = 3
 """CUDA graphs are recorded on the second and third call of a compiled step."""
 
@@ -302,10 +307,13 @@ def _measured(
 
     draw = choices.drawn(since=compiled) if workload.compiled else None
 
-    portions: dict[str, list[float]] = {}
-    if workload.portions:
+    portions: dict[str, list[float]] = {name: [] for name in workload.portions}
+    if portions:
         context.phase("portions")
-        portions = _portions(clock, workload.portions, context.agree(step_s))
+        affordable = int(PORTIONED_S / max(context.agree(step_s), 1e-9))
+        for _ in range(max(LEAST_PORTIONED, min(PORTIONED, affordable))):
+            for name, part in workload.portions.items():
+                portions[name].append(timed(clock, part, 1))
 
     device = DeviceTime()
     wanted = host_bound or (issues and context.device_time)
@@ -486,23 +494,6 @@ def _enqueue_time(clock: Clock, step: Callable[[], object], step_s: float) -> fl
         times.append(clock.now() - begin)
     clock.synchronize()
     return statistics.median(times)
-
-
-PORTIONED, PORTIONED_S = 20, 1.0
-"""Steps whose parts are timed; fewer if all of them would take longer than this."""
-LEAST_PORTIONED = 6
-"""Fewer would not distinguish a slow rank from chance."""
-
-
-def _portions(
-    clock: Clock, portions: Mapping[str, Callable[[], object]], step_s: float
-) -> dict[str, list[float]]:
-    """Return the times of each part of some steps, the device idle between the parts."""
-    times_s: dict[str, list[float]] = {name: [] for name in portions}
-    for _ in range(max(LEAST_PORTIONED, min(PORTIONED, int(PORTIONED_S / max(step_s, 1e-9))))):
-        for name, part in portions.items():
-            times_s[name].append(timed(clock, part, 1))
-    return times_s
 
 
 def _own_times(portions: Mapping[str, list[float]], waits: Collection[str]) -> list[float]:
