@@ -35,6 +35,7 @@ from standins.worker import KERNELS
 
 import bench_lib.backends
 from bench_lib.engine import device, engine
+from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.telemetry import OTHERS_MEAN
 from bench_lib.model import (
     Case,
@@ -753,6 +754,17 @@ def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suit
     again = run("--lf", "--collect-only", "-q")
     again.stdout.fnmatch_lines(["*[[]case-0[]]", "*[[]two-1[]]", "*[[]two-3[]]"])
     again.stdout.no_fnmatch_line("*two-[02]*")
+
+
+def test_an_xdist_worker_says_whom_it_waits_for(suite, pytester):
+    run = suite(devices="gpus(2)")
+    lock = DeviceLock(scripted.gpus(1)[0], pytester.path / "locks")
+    lock.acquire(0, pytest.fail)
+    try:
+        result = run("-n", "2", *UNSEEN, "-o", "perf_lock_wait=0", apart=True)
+    finally:
+        lock.release()
+    result.stderr.fnmatch_lines(["waiting for mi300x, in use by process *"])
 
 
 def test_more_workers_than_gpus_are_refused_with_the_reason(suite):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -161,6 +162,9 @@ class PerfSession(Selection):
         capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
         if terminal is not None and capture is not None:
             with capture.global_and_fixture_disabled():
+                if hasattr(self.config, "workerinput"):  # what it prints goes nowhere
+                    sys.stderr.write(f"\n{line}\n")
+                    return
                 terminal.ensure_newline()
                 if self.config.get_terminal_writer().width_of_current_line:
                     terminal.write_line("")  # after xdist's dots, which the reporter forgets
