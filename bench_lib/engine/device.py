@@ -138,7 +138,8 @@ class HeldDevice:
             own = outcomes[self._candidate]
             if own.attempts[-1].measurement is None:
                 break
-            if any(map(is_checked, own.attempts)):
+            counted = [a.measurement for a in own.attempts if a.accepted and a.measurement]
+            if any(m.numerics is not None and m.numerics.finite for m in counted):
                 request = _without_numerics(request)
         return list(outcomes.values())
 
@@ -740,13 +741,6 @@ def _disturbed_in_either(sustained: Telemetry, bursts: Telemetry) -> Telemetry:
 
 def _without_numerics(request: MeasureRequest) -> MeasureRequest:
     return replace(request, known={*request.known, NUMERICS})
-
-
-def is_checked(attempt: Attempt) -> bool:
-    """Whether an attempt counts, and its answer was compared with FP32's and is finite."""
-    measurement = attempt.measurement
-    numerics = None if measurement is None else measurement.numerics
-    return attempt.accepted and numerics is not None and numerics.finite
 
 
 def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:

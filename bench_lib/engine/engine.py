@@ -87,27 +87,21 @@ class Engine:
         reference = None
         if (name := settings.reference) is not None:
             reference = opened(side=name, settings=settings, run_id=ids[0], candidate_run=ids[-1])
-            self._check_reference(reference)
+        if reference is not None and settings.by_baseline:
+            ours, side = settings.sides.values()
+            reference.problem = problem_of(side, ours)
+            if reference.problem and not settings.reference_is_optional:
+                reference.close()
+                raise LaunchError(reference.problem)
+            if reference.problem:
+                settings.say(f"warning: judged by the baseline alone: {reference.problem}")
+                self.settings = replace(settings, sides={settings.candidate: ours})
         own = opened(
             side=settings.candidate, settings=self.settings, run_id=ids[-1], reference=reference
         )
         self.suites = {settings.candidate: own}
         if name is not None and reference is not None:
             self.suites[name] = reference
-
-    def _check_reference(self, suite: Suite) -> None:
-        """Check a reference beside a baseline; raises LaunchError for a required one that fails."""
-        settings = self.settings
-        if not settings.by_baseline:
-            return
-        own, side = settings.sides.values()
-        suite.problem = problem_of(side, own)
-        if suite.problem and not settings.reference_is_optional:
-            suite.close()
-            raise LaunchError(suite.problem)
-        if suite.problem:
-            settings.say(f"warning: judged by the baseline alone: {suite.problem}")
-            self.settings = replace(settings, sides={settings.candidate: own})
 
     @property
     def suite(self) -> Suite:

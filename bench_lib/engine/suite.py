@@ -195,7 +195,10 @@ class Suite:
         if not slower:
             return record
         reference = self._reference if self.slower_in_turns(record.case.id) else None
-        difference = self._difference(record, reference)
+        before = self._baseline(record) if reference is None else reference.records[record.case.id]
+        difference = None
+        if record.kernels is not None and before is not None and before.kernels is not None:
+            difference = kernels.diff(before.kernels, record.kernels)
         time = slower[0]
         more_s = None
         if time.unit == "s" and time.value is not None and time.baseline is not None:
@@ -231,16 +234,6 @@ class Suite:
         old = self._accepted_in(self.records[case.id])
         new = self._outcomes[case.id].environment
         return [] if old is None else fingerprint.difference(old, new)
-
-    def _difference(self, record: Record, reference: Suite | None) -> kernels.Diff | None:
-        """Return how a case's kernels differ from its baseline's; None if one is unknown.
-
-        They are compared with a ``reference``'s where the case is slower than that.
-        """
-        before = self._baseline(record) if reference is None else reference.records[record.case.id]
-        if record.kernels is None or before is None or before.kernels is None:
-            return None
-        return kernels.diff(before.kernels, record.kernels)
 
     def _cause(
         self,

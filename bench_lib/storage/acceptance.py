@@ -322,7 +322,10 @@ def _typical(baseline: Baseline, other: Baseline, limits: Limits) -> dict[str, f
     return {
         name: statistics.geometric_mean(metric.values(baseline.processes))
         for name, metric in metrics.registered().items()
-        if _is_by_majority(metric) and metric.tolerance_in(limits) is not None
+        if metric.tolerance_in(limits) is not None
+        # Most processes decide it, rather than the best or the worst of them.
+        if metric.rule is Rule.CHANCE
+        or (metric.rule is Rule.THRESHOLD and metric.counts is Counts.MOST and not metric.bound)
         if _is_alike(metric, processes) and not (waited and metric.host_sets)
     }
 
@@ -332,13 +335,6 @@ def _is_alike(metric: Metric, processes: Sequence[ProcessSummary]) -> bool:
     values = metric.values(processes)
     is_known = len(values) == len(processes) and min(values) > 0
     return is_known and (metric.state is None or len(metric.states(processes)) == 1)
-
-
-def _is_by_majority(metric: Metric) -> bool:
-    """Whether most processes decide a metric, rather than the best or the worst of them."""
-    if metric.rule is Rule.CHANCE:
-        return True
-    return metric.rule is Rule.THRESHOLD and metric.counts is Counts.MOST and metric.bound is None
 
 
 def taken(changes: Iterable[BaselineChange], *, force: bool = False) -> list[BaselineChange]:

@@ -206,7 +206,15 @@ def set_precision(precision: str, device: torch.device, *, products: bool = Fals
     no such arithmetic.
     """
     if precision in ("tf32", "tf32-conv"):
-        _require_tf32(device, products=products)
+        if device.type != "cuda":
+            raise UnsupportedError("TF32 exists on GPUs only; use fp32 on a CPU")
+        properties: Any = torch.cuda.get_device_properties(device)
+        if torch.version.hip is not None:
+            arch, version = str(getattr(properties, "gcnArchName", "")), str(torch.__version__)
+            if reason := why_no_tf32_on_amd(arch, os.environ, version, products=products):
+                raise UnsupportedError(reason)
+        elif properties.major < 8:
+            raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
     if precision in ("bf16", "amp-bf16") and device.type == "cuda":
         with contextlib.suppress(AssertionError):
             if not torch.cuda.is_bf16_supported():
@@ -234,20 +242,6 @@ def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScale
 def layout_of(memory_format: str) -> torch.memory_format:
     """Return torch's name for ``nchw`` or ``nhwc``."""
     return torch.channels_last if memory_format == "nhwc" else torch.contiguous_format
-
-
-def _require_tf32(device: torch.device, *, products: bool) -> None:
-    if device.type != "cuda":
-        raise UnsupportedError("TF32 exists on GPUs only; use fp32 on a CPU")
-    properties: Any = torch.cuda.get_device_properties(device)
-    if torch.version.hip is not None:
-        arch = str(getattr(properties, "gcnArchName", ""))
-        if reason := why_no_tf32_on_amd(
-            arch, os.environ, str(torch.__version__), products=products
-        ):
-            raise UnsupportedError(reason)
-    elif properties.major < 8:
-        raise UnsupportedError("TF32 needs an NVIDIA GPU of compute capability 8.0 or later")
 
 
 def require_compile(mode: str, device: torch.device) -> None:

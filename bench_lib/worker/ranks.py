@@ -151,7 +151,16 @@ def met(place: Placement, folder: Path) -> Any | None:
         store = _store(host, 0, listens=True)
         write_whole(file, [host, store.port])
         return store
-    return _store(*_written_meeting(file), listens=False)
+    deadline = time.monotonic() + MEETING_S
+    while not is_there(file):
+        if time.monotonic() > deadline:
+            raise MeetingError(
+                f"rank 0 did not write its address to {file} within {MEETING_S:g} s; if the hosts "
+                "do not share that folder, set BENCH_LIB_SHARED to one that they do"
+            )
+        time.sleep(LOOK_S)
+    host, port = json.loads(file.read_text())
+    return _store(host, port, listens=False)
 
 
 def _store(host: str, port: int, *, listens: bool) -> Any:
@@ -171,19 +180,6 @@ def _why_not(host: str, port: int, error: Exception) -> str:
         )
     first = str(error).strip().partition("\n")[0]
     return f"the ranks cannot connect at {host}:{port}: {first}"
-
-
-def _written_meeting(file: Path) -> tuple[str, int]:
-    deadline = time.monotonic() + MEETING_S
-    while time.monotonic() < deadline:
-        if is_there(file):
-            host, port = json.loads(file.read_text())
-            return host, port
-        time.sleep(LOOK_S)
-    raise MeetingError(
-        f"rank 0 did not write its address to {file} within {MEETING_S:g} s; if the hosts do "
-        "not share that folder, set BENCH_LIB_SHARED to one that they do"
-    )
 
 
 class RankGroup:

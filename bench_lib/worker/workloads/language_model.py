@@ -82,11 +82,6 @@ class Generating(nn.Module):
         self.position.copy_(self.length + done)
         return logits
 
-    def begin_again(self) -> None:
-        """Return to the end of the prompts."""
-        self.tokens.copy_(self.first)
-        self.position.fill_(self.length)
-
 
 class DecodingStep(InferenceStep):
     """One more token for each sequence of a ``Generating`` model.
@@ -105,7 +100,8 @@ class DecodingStep(InferenceStep):
     def numerics(self) -> Numerics:
         """Compare the first tokens with FP32's; frees what the step needs."""
         model, prompt = self.built.model, self.built.input[:1]
-        model.begin_again()
+        model.tokens.copy_(model.first)
+        model.position.fill_(model.length)
         tokens, logits, finite = [model.tokens[:1].clone()], [], True
         for _ in range(AGREEING):
             answer = cast("Tensor", self.step())
