@@ -40,7 +40,7 @@ class Difference(Finding):
 
 @dataclass(frozen=True)
 class InTurns(Finding):
-    """Both sides were measured in turns."""
+    """Both sides were interleaved."""
 
     reference: str
     """The other side's description."""

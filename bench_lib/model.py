@@ -711,7 +711,7 @@ class Verdict:
     """Minimum detectable slowdown: found nine times in ten, as a fraction."""
     against: str = "pinned"
     """The baseline: ``pinned`` (accepted by a person), ``rolling`` (the nights that passed against
-    that), ``reference`` (the accepted environment, measured in turns in this run), ``a`` (the
+    that), ``reference`` (the accepted environment, interleaved with this run), ``a`` (the
     other side of ``ab``) or ``published`` (a figure shown for information)."""
     findings: list[Finding] = field(default_factory=list)
 

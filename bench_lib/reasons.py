@@ -60,7 +60,7 @@ def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:
             if finding.ended:
                 yield f"no more pairs: {finding.ended}"
         case NotInTurns(why):
-            yield f"not measured in turns: {why}"
+            yield f"not compared with the reference: {why}"
         case SlowerThanBaseline():
             pairs = "pair" if finding.pairs == 1 else f"{finding.pairs} pairs"
             equal = signed_percent((verdict.ratio or 1.0) - 1)
@@ -71,7 +71,7 @@ def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:
         case Overruled(status=None):
             yield "the other baseline is more precise, and decides"
         case Overruled(status=status):
-            yield f"measured in turns with the reference, it is {status and status.value}"
+            yield f"interleaved with the reference, it is {status and status.value}"
         case ClockChange():
             yield from _clock(finding)
         case HostBound():
@@ -150,7 +150,7 @@ def _limits(verdict: Verdict, finding: Difference) -> Iterator[str]:
     if finding.detects is not None and is_unknown:
         yield (
             "the baseline has no values of this device, and the variation between such devices "
-            "is unknown: measure in turns with a reference, or accept a baseline on this device"
+            "is unknown: compare with a reference, or accept a baseline on this device"
         )
     elif finding.detects is not None:
         least = percent(min(finding.detects, 10.0))

@@ -2,13 +2,13 @@
 
     python benchmarks/error_rates.py [--nights 1000] [--seed 1] [--json]
     python benchmarks/error_rates.py --worlds [NAME] [--together] [--nights 60] [--seed 1] [--json]
-    python benchmarks/error_rates.py --turns [NAME] [--nights 60] [--seed 1]
+    python benchmarks/error_rates.py --interleaved [NAME] [--nights 60] [--seed 1]
 
 Simulates nights of a hundred cases and has the project's own rule judge their latencies,
 sequential confirmation included; beside it stand the gates that other tools have.  With
 ``--worlds`` it plays nights one after the other in worlds that have effects of runs, devices and
 processes (``worlds``), with ``--together`` without judging each by itself, which takes most of the
-time.  With ``--turns`` such nights are judged in turns with the accepted environment (``turns``).
+time.  With ``--interleaved`` such nights are judged by pairs with the accepted environment.
 The exit status is 1 if a figure that the project promises is missed.
 
 The model (docs/statistics.md): processes differ by 0.4%, which the cases of one worker share
@@ -40,7 +40,7 @@ from scipy import special, stats
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import turns
+import interleaved
 import worlds
 
 from bench_lib.model import Origin, Status, Verdict
@@ -595,15 +595,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="of --worlds, ask only what the nights show together",
     )
     parser.add_argument(
-        "--turns", nargs="?", const="", metavar="NAME", help="play worlds with these words in turns"
+        "--interleaved", nargs="?", const="", metavar="NAME", help="play these worlds interleaved"
     )
     options = parser.parse_args(arguments)
     if options.nights is None:
-        options.nights = 1000 if options.worlds is None and options.turns is None else 60
+        options.nights = 1000 if options.worlds is None and options.interleaved is None else 60
     if options.nights < 1:
         parser.error(f"--nights is {options.nights}; it must be at least 1")
-    if options.turns is not None:
-        turns.play_all(options.turns, options.nights, options.seed)
+    if options.interleaved is not None:
+        interleaved.play_all(options.interleaved, options.nights, options.seed)
         return 0
     document: dict[str, Any]
     if options.worlds is not None:

@@ -5,8 +5,8 @@ Each command uses all visible GPUs at once, one run a GPU.  Each run has empty c
     python benchmarks/held_out.py record --out DIR   # a baseline of the gate, from these devices
     python benchmarks/held_out.py clean --out DIR    # the gate held against it
     python benchmarks/held_out.py decode --out DIR   # a language model, and a kernel planted in it
-    python benchmarks/held_out.py reference --out DIR  # the gate in turns with the same software
-    python benchmarks/held_out.py turns --out DIR    # time planted in networks, found in turns
+    python benchmarks/held_out.py reference --out DIR  # the gate interleaved with the same software
+    python benchmarks/held_out.py interleaved --out DIR  # time planted in networks, found by pairs
 
 ``clean`` belongs on other machines than ``record``; DIR travels.  What follows ``--`` goes to
 pytest.
@@ -16,12 +16,12 @@ elementwise kernel into the step's graph, as long as ``--share`` of the step (1%
 last line has the verdict.  The exit status is 0 if the case is slower and the kernel is named.
 ``decode --share 1 -- --perf-tier smoke`` does so with a small model on a CPU.
 
-``reference`` measures each case in turns with this environment itself, so no case is slower than
-it.  The last line says how many cases were ``paired`` with it, and of how many 1.3% is visible
+``reference`` interleaves each case with this environment itself, so no case is slower than
+it.  The last line says how many cases were ``paired`` with it, and in how many 1.3% is detectable
 (``sharp``).
 
-``turns`` measures one process of eager networks.  Then it plants ``--share`` of each step (1.3%)
-and judges in turns with a reference without it.  The last line has the reference's verdicts.  The
+``interleaved`` measures one process of eager networks.  Then it plants ``--share`` of each step
+(1.3%) and judges it with a reference without.  The last line has the reference's verdicts.  The
 exit status is 0 if nine in ten of the cases are slower.
 
 Prints a JSON object for each run: how many cases have which status, and by case the status, the
@@ -56,7 +56,7 @@ from bench_lib.verdict.statistics.change import POWER
 
 HERE = Path(__file__).resolve().parent
 DECODE = HERE / "held_out_decode.toml"
-TURNS = HERE / "held_out_turns.toml"
+INTERLEAVED = HERE / "held_out_interleaved.toml"
 UNITS = "HELD_OUT_UNITS"
 """Names the variable that tells planted networks how many units of delay their steps have."""
 SECONDS = "HELD_OUT_SECONDS"
@@ -67,7 +67,7 @@ UNIT_S = {True: 1 / 1.98e9, False: 3e-6}
 """A unit of delay on an H200, or on no GPU; the ratio that a run found says how much it was."""
 TIMES = (LEADING.name, DEVICE.name)
 SHARP = 0.013
-"""In nine of ten cases a reference in turns is to make this visible."""
+"""In nine of ten cases an interleaved reference is to detect this."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ def decode(devices: Sequence[Hardware], out: Path, options: Sequence[str], share
 
 
 def reference(devices: Sequence[Hardware], out: Path, options: Sequence[str]) -> None:
-    """Judge a device's cases in turns with software that is the same."""
+    """Judge a device's cases interleaved with the same software."""
     device, begin = devices[0], time.monotonic()
     asked = ("--perf-reference", "same", *options)
-    answer = in_turns(Run(name("reference", device), device, asked), out)
+    answer = by_pairs(Run(name("reference", device), device, asked), out)
     visible = [case["detectable_effect"] for case in answer["cases"].values()]
     paired = [each for each in visible if each is not None]
     about = {"asked": len(visible), "paired": len(paired), "s": time.monotonic() - begin}
@@ -215,23 +215,25 @@ def reference(devices: Sequence[Hardware], out: Path, options: Sequence[str]) ->
     print(json.dumps({**answer, **about, "sharp": sharp}))
 
 
-def turns(devices: Sequence[Hardware], out: Path, options: Sequence[str], share: float) -> bool:
-    """Plant time in eager networks; return whether turns find it in nine of ten."""
+def interleaved(
+    devices: Sequence[Hardware], out: Path, options: Sequence[str], share: float
+) -> bool:
+    """Plant time in eager networks; return whether pairs find it in nine of ten."""
     device, begin = devices[0], time.monotonic()
-    asked = ("--perf-matrix", str(TURNS), *options)
+    asked = ("--perf-matrix", str(INTERLEAVED), *options)
     first = Run(name("before", device), device, asked)
     at_once([first], out)
     units = delays(first, out, share)
     # Without the variable the reference plants nothing.
     options = ("--perf-reference", sys.executable, "-o", f"perf_reference_env={UNITS}={{}}")
-    answer = in_turns(Run(name("planted", device), device, (*options, *asked), {UNITS: units}), out)
+    answer = by_pairs(Run(name("planted", device), device, (*options, *asked), {UNITS: units}), out)
     found = sum(case["answer"] == "REGRESSED" for case in answer["cases"].values())
     cases, seconds = len(answer["cases"]), time.monotonic() - begin
     print(json.dumps({**answer, "asked": cases, "found": found, "s": seconds}))
     return bool(cases) and found >= POWER * cases
 
 
-def in_turns(run: Run, out: Path) -> dict[str, Any]:
+def by_pairs(run: Run, out: Path) -> dict[str, Any]:
     """Make a run that has a reference, and return what its pairs told."""
     at_once([run], out)
     return told(run, out, REFERENCE)
@@ -269,7 +271,9 @@ def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = {"record": record, "clean": clean}
-    parser.add_argument("command", choices=sorted([*commands, "decode", "reference", "turns"]))
+    parser.add_argument(
+        "command", choices=sorted([*commands, "decode", "reference", "interleaved"])
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and baselines")
     parser.add_argument("--share", type=float, help="of a step, where time is planted")
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
@@ -280,8 +284,8 @@ def main() -> None:
     out = arguments.out.resolve()
     if arguments.command == "decode":
         raise SystemExit(0 if decode(devices, out, options, arguments.share or 0.01) else 1)
-    if arguments.command == "turns":
-        raise SystemExit(0 if turns(devices, out, options, arguments.share or SHARP) else 1)
+    if arguments.command == "interleaved":
+        raise SystemExit(0 if interleaved(devices, out, options, arguments.share or SHARP) else 1)
     if arguments.command == "reference":
         reference(devices, out, options)
         return

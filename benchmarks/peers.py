@@ -1,4 +1,4 @@
-"""Our images per second beside those of ROCm's tool: the same work, in turns, on one GPU.
+"""Our images per second beside those of ROCm's tool: the same work, interleaved on one GPU.
 
     python benchmarks/peers.py FOLDER [--rounds 3] [--only NAME ...]
 

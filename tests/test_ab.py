@@ -1,4 +1,4 @@
-"""Two environments in turns: rounds, order, faults and verdicts by script, and once for real."""
+"""Interleaved environments: rounds, order, faults and verdicts by script, and once for real."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def test_a_result_that_tells_no_time_is_a_fault(document, params, error):
         timed(document, **params)
 
 
-# ---- in turns ---------------------------------------------------------------------------------
+# ---- two servers, interleaved ------------------------------------------------------------------
 
 MATRIX = """
 [smoke.sampling]
@@ -261,7 +261,7 @@ params = {params}
 """
 
 
-def test_two_environments_of_a_server_are_compared_in_turns(words, monkeypatch, capsys):
+def test_two_environments_of_a_server_are_interleaved(words, monkeypatch, capsys):
     from bench_lib import backends
     from bench_lib.cli import main
 

@@ -115,7 +115,7 @@ def test_a_count_on_which_processes_do_not_agree_says_nothing() -> None:
     assert "kernels" not in reason([counted()] * 3, old)
 
 
-def test_in_turns_the_reference_is_what_is_held_against() -> None:
+def test_pairs_are_compared_with_the_reference() -> None:
     pair = counted(graph_breaks=2), counted(graph_breaks=0)
     evidence = Evidence([pair[0]], None, turns=Turns("old", [pair] * 3, 6, decides_alone=True))
     verdict = judge.judge({"case": evidence})["case"][0]

@@ -95,7 +95,7 @@ def expected(series: Series, devices, sign: float, rho: float = 0.0, drift: bool
 
 
 @pytest.mark.parametrize(
-    "devices", [ONE, TURNS, NEW, THREE], ids=["one", "in turns", "a new one", "three"]
+    "devices", [ONE, TURNS, NEW, THREE], ids=["one", "alternating", "a new one", "three"]
 )
 @pytest.mark.parametrize("spread", [NOTHING_KNOWN, Estimate(2e-6, 5.0)], ids=["own", "others'"])
 @pytest.mark.parametrize(("at", "rho"), [(2, 0.0), (7, 0.0), (7, 0.6)])

@@ -163,7 +163,7 @@ def test_one_case_is_suspicious_and_not_slower_where_nobody_knows_how_far_runs_a
     assert judged(0.1, UNMEASURED, here="GPU-0")[0].p_slower < ALPHA
 
 
-def test_in_turns_with_a_reference_nothing_has_to_be_known() -> None:
+def test_pairs_need_no_knowledge_of_other_devices() -> None:
     pairs = [(0.02 + 0.0005 * (n % 3), 0.0) for n in range(6)]
     (slower,) = compare([replace(paired(pairs, 6), family=UNMEASURED)], [0.01])
     assert slower is not None

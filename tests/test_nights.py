@@ -196,7 +196,7 @@ def test_another_device_is_no_slow_down():
     assert not suite.asked().new
 
 
-def test_a_slow_down_on_devices_in_turns_is_found_whatever_the_devices_differ_by():
+def test_a_slow_down_on_alternating_devices_is_found_whatever_the_devices_differ_by():
     suite = Suite(nights=40)
     for night in range(40):
         suite.slow_once(suite.ids, night, 0.015 if night % 2 else 0.0)

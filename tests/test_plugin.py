@@ -1598,4 +1598,4 @@ def test_workers_of_xdist_measure_both_sides_of_a_pair(suite, pytester):
     assert reference.records.keys() == own.records.keys()
     for record in own.records.values():
         assert next(v.against for v in record.verdicts if v.metric == "latency") == "reference"
-    result.stdout.fnmatch_lines(["* in turns with torch * (this environment itself) *"])
+    result.stdout.fnmatch_lines(["* against torch * (this environment itself), interleaved *"])

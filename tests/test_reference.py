@@ -1,4 +1,4 @@
-"""Looking again in turns with the accepted environment: what it decides, and when it cannot."""
+"""Pairs with the accepted environment: what it decides, and when it cannot."""
 
 from __future__ import annotations
 
@@ -238,13 +238,13 @@ def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
     assert (reference.finished, record.status) == (True, None)
     assert [attempt.process for attempt in record.attempts] == [0, 1, 2, 3]
     assert {(a.accepted, a.discarded) for a in record.attempts} == {
-        (False, f"the reference of run {own.run_id}, measured in turns with it")
+        (False, f"the reference of run {own.run_id}, interleaved with it")
     }
     (environment,) = reference.environments.values()
     assert environment.torch == ACCEPTED
 
 
-def test_ranks_are_measured_and_profiled_in_turns_once_they_look_slower(bed, monkeypatch):
+def test_ranks_are_measured_and_profiled_on_both_sides_once_they_look_slower(bed, monkeypatch):
     ranked = make_case(id="resnet50-b64-fp16-ddp2", launch=Launch(ranks=2))
     two = LaunchCommand("torchrun", (), 2)
     accept(bed, ranked.id)
@@ -323,7 +323,7 @@ def test_what_is_as_slow_in_the_reference_is_not_the_softwares(bed):
     assert record.verdicts[0].reason.startswith(words)
     pinned = of(record, "pinned")
     assert pinned.status is Status.SKIPPED
-    assert pinned.reason.endswith("; measured in turns with the reference, it is OK")
+    assert pinned.reason.endswith("; interleaved with the reference, it is OK")
     assert len(record.attempts) == 2
 
 
@@ -356,7 +356,7 @@ def test_a_reference_of_other_software_than_accepted_decides_and_is_noted(bed):
     record = bed.run(CASE)[CASE.id]
     assert of(record, "reference").status is Status.REGRESSED
     line, note = bed.said[-2:]
-    assert line == f"in turns with torch 2.8.0, torchao 0.18.0 ({bed.reference})"
+    assert line == f"against torch 2.8.0, torchao 0.18.0 ({bed.reference}), interleaved"
     words = f"torch {ACCEPTED} -> 2.8.0; torchao 0.17.0 -> 0.18.0"
     start = "note: the reference is not the environment in which the baseline was accepted: "
     assert note == start + words
@@ -549,7 +549,7 @@ def refused(bed, *words):
     assert record.status is Status.REGRESSED
     (warning,) = [line for line in bed.said if line.startswith("warning: ")]
     assert warning.endswith(why)
-    _, _, without = of(record, "pinned").reason.partition("; not measured in turns: ")
+    _, _, without = of(record, "pinned").reason.partition("; not compared with the reference: ")
     assert without == why
     return why
 
@@ -595,7 +595,7 @@ def test_this_environment_itself_is_measured_where_that_is_asked_for(bed):
     slow_here(bed, there=SLOW)
     record = bed.run(CASE)[CASE.id]
     assert of(record, "reference").status is Status.OK
-    assert f"in turns with torch {TONIGHTS} (this environment itself)" in bed.said
+    assert f"against torch {TONIGHTS} (this environment itself), interleaved" in bed.said
 
 
 def test_a_case_that_the_reference_lacks_is_judged_by_its_baseline(bed):
@@ -604,7 +604,8 @@ def test_a_case_that_the_reference_lacks_is_judged_by_its_baseline(bed):
     records = bed.run(CASE, OTHER)
     assert of(records[OTHER.id], "reference").status is Status.REGRESSED
     assert of(records[CASE.id], "pinned").reason.endswith(
-        "; not measured in turns: the reference skips the case: torchvision 0.10 has no resnet50"
+        "; not compared with the reference: the reference skips the case: "
+        "torchvision 0.10 has no resnet50"
     )
     assert records[CASE.id].status is Status.REGRESSED
     assert len([line for line in bed.there.log if line.endswith(CASE.id)]) == 1
@@ -634,7 +635,7 @@ def test_caches_that_are_cold_on_one_side_only_are_named(bed, monkeypatch):
         "bench_lib.engine.suite.mixed_conditions", lambda *_: ["caches cold here, warm there"]
     )
     record = bed.run(CASE)[CASE.id]
-    words = "; not measured in turns: conditions differ: caches cold here, warm there"
+    words = "; not compared with the reference: conditions differ: caches cold here, warm there"
     assert of(record, "pinned").reason.endswith(words)
 
 
@@ -990,4 +991,4 @@ def test_only_what_pairs_could_have_told_says_why_there_are_none():
         Verdict(Status.REGRESSED, "memory", "more"),
     ]
     found = [reasons.of(v) for v in turns.decided(verdicts, [], evidence)]
-    assert found == ["slower; not measured in turns: it does not start", "fine", "more"]
+    assert found == ["slower; not compared with the reference: it does not start", "fine", "more"]

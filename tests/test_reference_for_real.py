@@ -1,4 +1,4 @@
-"""In turns with a second interpreter in a stand-in for a container: real workers on the CPU."""
+"""Interleaved with a second interpreter in a stand-in for a container: real workers on the CPU."""
 
 from __future__ import annotations
 
@@ -122,8 +122,10 @@ def test_what_is_as_slow_in_the_accepted_environment_passes(night):
 
 def test_a_case_that_the_accepted_environment_lacks_is_judged_by_its_baseline(night):
     assert night.records["lacking"].status is Status.REGRESSED
-    words = "; not measured in turns: the reference skips the case: this environment has no lacking"
-    assert reason(night, "lacking", "pinned").endswith(words)
+    words = "the reference skips the case: this environment has no lacking"
+    assert reason(night, "lacking", "pinned").endswith(
+        f"; not compared with the reference: {words}"
+    )
 
 
 def test_every_case_is_measured_in_both_and_what_is_steady_once(night):
@@ -135,7 +137,7 @@ def test_every_case_is_measured_in_both_and_what_is_steady_once(night):
 
 
 def test_the_reference_ran_in_its_container_and_is_named(night, accepted):
-    assert any(re.match(r"in turns with torch .*container", line) for line in night.said)
+    assert any(re.match(r"against torch .*container", line) for line in night.said)
     asked, served = (line for line in night.started if str(accepted) in line)
     assert f"{accepted} -c" in asked
     assert served.endswith(f"{accepted} -m bench_lib.worker serve")

@@ -72,7 +72,7 @@ def test_planted_delays_are_found_and_nothing_clean_is_called_slower():
     assert found.holds
 
 
-def test_pairs_of_neighbouring_processes_are_judged_in_turns():
+def test_neighbouring_processes_are_judged_as_pairs():
     clean, _, _, largest = steady().effects
     assert clean.found_in_turns == 0
     assert largest.found_in_turns == 1
@@ -90,7 +90,7 @@ def test_no_process_is_held_against_itself(processes):
     assert {sum(a < b for a, b in pairs) for pairs in pairings} == {2}
 
 
-def test_a_drift_from_process_to_process_is_no_difference_in_turns():
+def test_a_drift_from_process_to_process_is_no_difference_between_pairs():
     class Drifting(Machine):
         def measure_again(self, cases, process):
             self.luck, drift = 0.0, 1 + 0.03 * process
@@ -214,7 +214,7 @@ def test_the_command_says_what_is_found(command):
     words = ("--processes", "9", "--effects", "0.5,2", "--tolerance", "0.25%")
     status, out, err = command(*words)
     lines = out.splitlines()
-    smallest = "the smallest delay found reliably is 0.5% against a baseline and 0.5% in turns"
+    smallest = "the smallest delay found reliably is 0.5% against a baseline and 0.5% interleaved"
     assert (status, lines[-1]) == (0, f"passed: no false alarm; {smallest}")
     assert [row.split()[0] for row in lines[1:4]] == ["0.0%", "0.5%", "2.0%"]
     assert "9 fresh processes, each clean and with 0.5%, 2.0% planted" in err

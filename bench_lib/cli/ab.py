@@ -1,4 +1,4 @@
-"""``bench-lib ab``: compares two environments in turns on one device."""
+"""``bench-lib ab``: compares two environments on one device, interleaved."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def ab(
     json: Json = False,
     markdown: Markdown = False,
 ) -> None:
-    """Measure two environments in turns on one device, and say whether B is slower than A.
+    """Compare two environments, interleaved on one device (A/B): say whether B is slower than A.
 
     Without options both are this environment, which shows how far equal sides differ here.  Exit
     status 1 where a case regressed or has no measurement, 2 where most could not be judged.

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 BY_PURPOSE = {
     "Run and judge (pytest perf_tests runs the suite)": {
-        "ab": "Measure two environments in turns: is B slower than A?",
+        "ab": "Compare two environments, interleaved (A/B): is B slower than A?",
         "compare": "Judge a finished run by another one or by the baseline.",
         "judge": "Judge another tool's timings.",
         "selfcheck": "Plant known delays, and see which are detected on this machine.",

@@ -98,7 +98,7 @@ _EFFECTS: list[Column[Effect]] = [
     Column("planted", lambda effect: effect.planted, SHARE),
     Column("measured", lambda effect: effect.measured, FINE_SHARE),
     Column("found", lambda effect: effect.found, SHARE, "against a baseline"),
-    Column("found_in_turns", lambda effect: effect.found_in_turns, SHARE, "in turns"),
+    Column("found_in_turns", lambda effect: effect.found_in_turns, SHARE, "interleaved"),
     *columns("", "detectable detectable_in_turns"),
 ]
 
@@ -118,7 +118,7 @@ def _answer(result: Selfcheck, key: str) -> Answer:
             (
                 f"five baseline and {CANDIDATES} candidate processes, tolerance "
                 f"{result.tolerance:.2%}: slowdowns of {clean.detectable:.2%} are found nine times "
-                f"in ten, by the judge's own estimate; {CANDIDATES} pairs in turns: "
+                f"in ten, by the judge's own estimate; {CANDIDATES} interleaved pairs: "
                 f"{clean.detectable_in_turns:.2%}"
             ),
             _conclusion(result),
@@ -141,7 +141,7 @@ def _conclusion(result: Selfcheck) -> str:
             "NO ANSWER: the delays took much longer or shorter than planned, so the machine was "
             "busy; try again when it is idle"
         )
-    visible = {"against a baseline": result.visible, "in turns": result.visible_in_turns}
+    visible = {"against a baseline": result.visible, "interleaved": result.visible_in_turns}
     if blind := [how for how, smallest in visible.items() if smallest is None]:
         largest = result.effects[-1].planted
         return (

@@ -116,7 +116,7 @@ class HeldDevice:
     # ---- measuring ------------------------------------------------------------------------
 
     def measure(self, case: Case) -> list[Outcome]:
-        """Measure a case in every process, in turns with the reference if there is one.
+        """Measure a case in every process, interleaved with the reference if there is one.
 
         The outcome of the side in question comes first.  A fault or a skip ends the case early; if
         the hardware disturbs one process, the next may still come out well.  Raises LaunchError if
@@ -211,7 +211,7 @@ class HeldDevice:
     def _sides_of(self, case: Case, process: int) -> list[str]:
         """Return the sides that measure a case; if there are two, each has a process open by then.
 
-        Where a baseline judges, too, a case of several ranks is measured in turns only where it is
+        Where a baseline judges, too, a case of several ranks is paired only where it is
         measured again, and a reference that cannot measure a case is left out.
         """
         is_first_of_ranks = case.launch.ranks > 1 and process < self._settings.processes

@@ -193,7 +193,7 @@ class Engine:
         return self.suite.records[case.id]
 
     def attempt(self, case: Case) -> list[Outcome]:
-        """Measure a case without writing it down, in turns with the reference if there is one.
+        """Measure a case without writing it down, interleaved with the reference if there is one.
 
         The outcome of the side in question comes first.  Raises LaunchError and DeviceBusyError.
         """

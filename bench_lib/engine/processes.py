@@ -56,7 +56,7 @@ def on_part_of_cpus(part: CpuPart) -> Iterator[None]:
     """Restrict what starts inside the ``with`` to a part of the CPUs, of whole cores.
 
     On all CPUs, unchanged cases of one device looked up to 3.5% slower after one pair while another
-    device's were compiled (2 x H100, 2026-11-27).  What the parts buy is not measured in turns yet.
+    device's were compiled (2 x H100, 2026-11-27).  An A/B test of the parts is still to be made.
     """
     (number, of), ours = part, os.sched_getaffinity(0)
     core = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"

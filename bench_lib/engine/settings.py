@@ -128,7 +128,7 @@ class Settings:
     """The devices of this host; None has them detected when ranks need them."""
     sides: Mapping[str, Side] = field(default_factory=lambda: {"": Side()})
     """The environments to measure in, by name: the one in question, and after it its reference if
-    there is one.  With a reference, every case is measured in turns."""
+    there is one.  Both are interleaved: each case is measured in one, then in the other."""
     reference_is_optional: bool = False
     """Whether a reference that cannot be used is warned about, and the baseline judges."""
     budget_s: float = math.inf

@@ -57,9 +57,8 @@ class Suite:
     ) -> None:
         """Open the history; raises HistoryError.
 
-        ``baselines_of`` returns the file of a hardware key, and raises BaselineError.  The cases
-        are measured in turns with those of a ``reference``.  This is one itself if it is measured
-        for a ``candidate_run``.
+        ``baselines_of`` returns the file of a hardware key, and raises BaselineError.  Cases are
+        interleaved with those of a ``reference``; measured for a ``candidate_run``, this is one.
         """
         self.side = side
         self._settings = settings
@@ -107,7 +106,7 @@ class Suite:
             kept = attempt
             if self._candidate_run is not None and self._settings.by_baseline:
                 # A reference's software is not the run's: beside a baseline it never counts.
-                reason = f"the reference of run {self._candidate_run}, measured in turns with it"
+                reason = f"the reference of run {self._candidate_run}, interleaved with it"
                 if attempt.measurement is not None:
                     discarded = attempt.discarded or reason
                     kept = replace(attempt, accepted=False, discarded=discarded)
@@ -362,7 +361,7 @@ class Suite:
         )
 
     def _turns(self, record: Record, outcome: Outcome) -> Turns | None:
-        """Return the case's measurements in turns with the reference, if there is one."""
+        """Return the case's pairs with the reference, if there is one."""
         reference, case = self._reference, record.case
         if reference is None:
             return None
@@ -399,10 +398,11 @@ class Suite:
 
     def judged_by(self) -> list[str]:
         """Say what the cases were judged by, and what to know about it."""
-        in_turns = [case.turns for case in self._evidenced.values() if case.turns is not None]
-        if in_turns and self._reference is not None and any(map(self.pairs_of, self._evidenced)):
+        paired = [case.turns for case in self._evidenced.values() if case.turns is not None]
+        if paired and self._reference is not None and any(map(self.pairs_of, self._evidenced)):
             notes = [self._other_than_accepted(case_id) for case_id in self._evidenced]
-            return [f"in turns with {in_turns[0].reference}", *dict.fromkeys(filter(None, notes))]
+            line = f"against {paired[0].reference}, interleaved"
+            return [line, *dict.fromkeys(filter(None, notes))]
         judged = [case for case in self._evidenced.values() if not case.is_unjudged]
         if not judged:
             return []

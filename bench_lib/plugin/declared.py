@@ -54,8 +54,8 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="PYTHON",
         action="append",
         default=None,
-        help="interpreter of the accepted environment: every case is measured in turns with it, so "
-        "that differences between devices and nights cancel out (ini: perf_reference); `same` "
+        help="interpreter of the accepted environment: each case is measured in both, interleaved, "
+        "so that differences between devices and nights cancel out (ini: perf_reference); `same` "
         "compares this environment with itself",
     )
     group.addoption(

@@ -1,4 +1,4 @@
-"""Compares two environments in turns on one device, by their ratio within each pair.
+"""Compares two environments, interleaved on one device, by their ratio within each pair.
 
 A pair is a fresh process of A and one of B, open side by side, and every case is measured in both,
 one right after the other.  A drift (of clocks, temperature, other programs) meets both alike and

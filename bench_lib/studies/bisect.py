@@ -1,4 +1,4 @@
-"""Finds the change that made a case slower, measuring candidates in turns with the good end.
+"""Finds the change that made a case slower, interleaving candidates with the good end.
 
 A pair is a comparison as ``ab`` makes it, of the good end (A) and one candidate (B), on one device.
 ``verdict.statistics.sequential`` says which candidate comes next, and when the search is over.

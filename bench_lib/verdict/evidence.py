@@ -26,12 +26,12 @@ PINNED, ROLLING = "pinned", "rolling"
 where four devices are 1% apart, and with the nights all are (``error_rates.py --worlds``, seed 31).
 The nights alone would follow creep."""
 REFERENCE = "reference"
-"""``Verdict.against`` if processes were measured in turns with the accepted ones."""
+"""``Verdict.against`` if processes were interleaved with the accepted environment's."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """Measurements in turns with the accepted environment: on one device, in the same minutes."""
+    """Measurements interleaved with the accepted environment's, on one device."""
 
     reference: str
     """The accepted environment, in words."""

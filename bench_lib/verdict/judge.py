@@ -112,7 +112,7 @@ def _by_the_reference_alone(
 def _verdicts(
     metric: Metric, suite: Mapping[str, Evidence], judged: Mapping[str, Evidence]
 ) -> list[tuple[str, Verdict]]:
-    """Judge one metric of all cases that ask for it, in turns and against each baseline.
+    """Judge one metric of all cases that ask for it, by pairs and against each baseline.
 
     Those that are ``judged`` have a baseline; pairs need none.
     """

@@ -1,4 +1,4 @@
-"""Pairs measured in turns with a reference, and what they decide.
+"""Interleaved pairs of the candidate and a reference, and what they decide.
 
 Both sides of a pair share the device, the night, the clock and the machine's parts, such as its
 driver: these cancel, and the difference that is left is the software's.  One pair of every case is
@@ -128,7 +128,7 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     turns = evidence.turns
     if turns is None or turns.without or turns.ended or len(turns.pairs) >= turns.planned:
         return False
-    if not turns.pairs:  # cases of several ranks are not measured in turns before they look slower
+    if not turns.pairs:  # cases of several ranks are not paired before they look slower
         return evidence.ranks == 1
     answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
     left = Status.SKIPPED  # to the device's own time

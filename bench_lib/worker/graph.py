@@ -103,7 +103,7 @@ def _is_small(recording: Recording) -> bool:
 
 
 def _fastest(recordings: Sequence[Recording]) -> Recording:
-    """Replay each some times, in turns; returns the one that takes the least time."""
+    """Replay them alternately, and return the one that takes the least time."""
     least_ms = [float("inf")] * len(recordings)
     for _ in range(ROUNDS):
         for i, recording in enumerate(recordings):

@@ -1,6 +1,6 @@
-"""How often does judging in turns with the accepted environment err, and what does it cost?
+"""How often does interleaving with the accepted environment err, and what does it cost?
 
-    python benchmarks/error_rates.py --turns [WORLD] [--nights 60] [--seed 1]
+    python benchmarks/error_rates.py --interleaved [WORLD] [--nights 60] [--seed 1]
 
 A world is played night by night with 100 cases.  Five processes of one run are accepted; each
 later night is measured in one process, or in one pair, and in up to six where that is open, and
@@ -122,7 +122,7 @@ class Told:
     pairs: int = 0
     statuses: Counter[Status] = field(default_factory=Counter)
     visible: list[float] = field(default_factory=list)
-    """Of what was measured in turns."""
+    """Of what was interleaved."""
     planted: Counter[float] = field(default_factory=Counter)
     found: Counter[float] = field(default_factory=Counter)
     """On the first night."""
