@@ -273,7 +273,7 @@ def play_all(name: str, nights: int, seed: int) -> None:
     """Play the worlds with these words in their names, and print a row of a table for each."""
     print(
         "| world | false a night | SUSPECT | NOISY | found | within two "
-        "| processes | visible, median (nine of ten) |"
+        "| processes | detects, median (nine of ten) |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for world in WORLDS:

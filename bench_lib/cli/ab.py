@@ -139,7 +139,7 @@ def ab(
     json: Json = False,
     markdown: Markdown = False,
 ) -> None:
-    """Compare two environments, interleaved on one device (A/B): say whether B is slower than A.
+    """Compare two environments, interleaved (A/B) on one device, and say whether B is slower.
 
     Without options both are this environment, which shows how far equal sides differ here.  Exit
     status 1 where a case regressed or has no measurement, 2 where most could not be judged.
