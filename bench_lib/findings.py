@@ -204,7 +204,7 @@ class Unaccepted(Finding):
 
 
 @dataclass(frozen=True)
-class Told(Finding):
+class Note(Finding):
     """A sentence that a metric or a kernel comparison wrote."""
 
     words: str
@@ -235,7 +235,7 @@ KINDS: Mapping[str, type[Finding]] = {
         Differs,
         OtherState,
         Unaccepted,
-        Told,
+        Note,
     )
 }
 """The kinds of findings by their names in files."""

@@ -13,13 +13,13 @@ from bench_lib.findings import (
     Differs,
     HostBound,
     InTurns,
+    Note,
     NotInTurns,
     OtherChoices,
     OtherState,
     Overruled,
     ResourceChange,
     SlowerThanBaseline,
-    Told,
     Unaccepted,
 )
 from bench_lib.formats import many, percent, quantity, seconds, signed_percent
@@ -90,7 +90,7 @@ def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:
             yield _other_state(verdict, finding)
         case Unaccepted():
             yield from _unaccepted(verdict, finding)
-        case Told(text):
+        case Note(text):
             yield text.replace("the baseline", _baseline(verdict))
 
 

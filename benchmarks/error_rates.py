@@ -326,7 +326,7 @@ def _simulate_night(scenario: Scenario, rng: np.random.Generator, tally: Tally) 
         {name: standards[name] for name in scenario.standards},
         values.__getitem__,
     )
-    statuses = np.array([judge.overall(judge.sharper(case)).value for case in verdicts])
+    statuses = np.array([judge.overall(judge.skip_noisy(case)).value for case in verdicts])
     tally.nights += 1
     tally.processes += processes
     tally.planted.update(statuses[planted].tolist())

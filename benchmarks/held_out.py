@@ -134,15 +134,15 @@ def told(run: Run, out: Path, against: str | None = None) -> dict[str, Any]:
             **{name: verdict.get(name) for name in ("ratio", "detectable_effect", "reason")},
             "blamed": record["blamed"],
         }
-    visible = [c["detectable_effect"] for c in cases.values() if c["detectable_effect"]]
+    detects = [c["detectable_effect"] for c in cases.values() if c["detectable_effect"]]
     return {
         "run": run.name,
         "device": run.device.uuid,
         "counts": collections.Counter(c["status"] for c in cases.values()),
         "processes": sum(c["processes"] for c in cases.values()) / max(1, len(cases)),
-        "visible": statistics.quantiles(visible, n=10, method="inclusive")
-        if len(visible) > 1
-        else visible,
+        "detects": statistics.quantiles(detects, n=10, method="inclusive")
+        if len(detects) > 1
+        else detects,
         "cases": cases,
     }
 
@@ -208,9 +208,9 @@ def reference(devices: Sequence[Hardware], out: Path, options: Sequence[str]) ->
     device, begin = devices[0], time.monotonic()
     asked = ("--perf-reference", "same", *options)
     answer = by_pairs(Run(name("reference", device), device, asked), out)
-    visible = [case["detectable_effect"] for case in answer["cases"].values()]
-    paired = [each for each in visible if each is not None]
-    about = {"asked": len(visible), "paired": len(paired), "s": time.monotonic() - begin}
+    detects = [case["detectable_effect"] for case in answer["cases"].values()]
+    paired = [each for each in detects if each is not None]
+    about = {"asked": len(detects), "paired": len(paired), "s": time.monotonic() - begin}
     sharp = sum(each <= SHARP for each in paired)
     print(json.dumps({**answer, **about, "sharp": sharp}))
 

@@ -113,7 +113,7 @@ WORLDS = (
 
 
 @dataclass
-class Told:
+class Tally:
     """What came of a world's nights."""
 
     nights: int = 0
@@ -121,7 +121,7 @@ class Told:
     """Of the candidate."""
     pairs: int = 0
     statuses: Counter[Status] = field(default_factory=Counter)
-    visible: list[float] = field(default_factory=list)
+    detects: list[float] = field(default_factory=list)
     """Of what was interleaved."""
     planted: Counter[float] = field(default_factory=Counter)
     found: Counter[float] = field(default_factory=Counter)
@@ -216,7 +216,7 @@ def judged(
     return verdicts, here, sum(map(len, pairs.values()))
 
 
-def play(world: World, nights: int, seed: int) -> Told:
+def play(world: World, nights: int, seed: int) -> Tally:
     """Play a world."""
     rng = np.random.default_rng(zlib.crc32(f"{world.name} {seed}".encode()))
     sds = np.exp(rng.uniform(math.log(0.0002), math.log(0.003), CASES))
@@ -231,7 +231,7 @@ def play(world: World, nights: int, seed: int) -> Told:
         for case in range(CASES)
     }
     past: dict[int, list[list[ProcessSummary]]] = {case: [] for case in range(CASES)}
-    told = Told(nights)
+    tally = Tally(nights)
     for number in range(1, nights + 1):
         night = Night(world, seed, number, sds, at)
         rolling = {case: [p for each in past[case] for p in each] for case in past}
@@ -241,8 +241,8 @@ def play(world: World, nights: int, seed: int) -> Told:
                 planted = {int(case): effect for case in cases}
                 found, here, _ = judged(night, pinned, rolling, planted)
                 slower = {c for c in planted if judge.overall(found[c]) is Status.REGRESSED}
-                told.planted[effect] += PLANTED
-                told.found[effect] += len(slower)
+                tally.planted[effect] += PLANTED
+                tally.found[effect] += len(slower)
                 if slower == set(planted):
                     continue
                 # The next night takes for granted what this one took for fine.
@@ -252,21 +252,21 @@ def play(world: World, nights: int, seed: int) -> Told:
                 next_night = Night(world, seed, number + 1, sds, at)
                 grown = {case: [*fine[case], *rolling[case]] for case in rolling}
                 found, *_ = judged(next_night, pinned, grown, planted)
-                told.found_next[effect] += sum(
+                tally.found_next[effect] += sum(
                     judge.overall(found[case]) is Status.REGRESSED for case in set(planted) - slower
                 )
         verdicts, here, pairs = judged(night, pinned, rolling, {})
-        told.pairs += pairs
+        tally.pairs += pairs
         for case, found in verdicts.items():
             status = judge.overall(found)
-            told.statuses[status] += 1
-            told.processes += len(here[case])
-            told.visible += [
+            tally.statuses[status] += 1
+            tally.processes += len(here[case])
+            tally.detects += [
                 v.detectable_effect for v in found if v.against == REFERENCE and v.detectable_effect
             ]
             if status in FINE:
                 past[case] = [here[case], *past[case]][:ROLLING]
-    return told
+    return tally
 
 
 def play_all(name: str, nights: int, seed: int) -> None:
@@ -279,17 +279,19 @@ def play_all(name: str, nights: int, seed: int) -> None:
     for world in WORLDS:
         if name not in world.name:
             continue
-        told = play(world, nights, seed)
+        tally = play(world, nights, seed)
         of = " / ".join(f"{100 * effect:g}" for effect in world.effects)
-        rates = " / ".join(f"{told.found[e] / max(1, told.planted[e]):.0%}" for e in world.effects)
-        both = told.found + told.found_next
-        within = " / ".join(f"{both[e] / max(1, told.planted[e]):.0%}" for e in world.effects)
-        a_night = {s: told.statuses[s] / told.nights for s in Status}
-        cost = (told.processes + told.pairs) / told.nights / CASES
-        half, most = np.quantile(told.visible, (0.5, 0.9)) if told.visible else (0.0, 0.0)
-        visible = f"{half:.2%} ({most:.2%})" if told.visible else ""
+        rates = " / ".join(
+            f"{tally.found[e] / max(1, tally.planted[e]):.0%}" for e in world.effects
+        )
+        both = tally.found + tally.found_next
+        within = " / ".join(f"{both[e] / max(1, tally.planted[e]):.0%}" for e in world.effects)
+        a_night = {s: tally.statuses[s] / tally.nights for s in Status}
+        cost = (tally.processes + tally.pairs) / tally.nights / CASES
+        half, most = np.quantile(tally.detects, (0.5, 0.9)) if tally.detects else (0.0, 0.0)
+        detects = f"{half:.2%} ({most:.2%})" if tally.detects else ""
         print(
             f"| {world.name} | {a_night[Status.REGRESSED]:.2f} | {a_night[Status.SUSPECT]:.2f} "
-            f"| {a_night[Status.NOISY]:.2f} | {of}%: {rates} | {within} | {cost:.2f} | {visible} |",
+            f"| {a_night[Status.NOISY]:.2f} | {of}%: {rates} | {within} | {cost:.2f} | {detects} |",
             flush=True,
         )

@@ -148,7 +148,7 @@ class Played:
     """Cases called slower by effect, planted on the ``first`` night and ``later``."""
     planted: dict[str, int] = field(default_factory=dict)
     """Cases planted for each effect, likewise."""
-    visible: dict[str, list[float]] = field(default_factory=dict)
+    detects: dict[str, list[float]] = field(default_factory=dict)
     """The median case's smallest slowdown that is found, by night."""
     alarms: list[int] = field(default_factory=list)
     """Cases called slower, by night."""
@@ -169,7 +169,7 @@ class Played:
         for when, counts in other.found.items():
             self.found.setdefault(when, Counter()).update(counts)
             self.planted[when] = self.planted.get(when, 0) + other.planted[when]
-            self.visible.setdefault(when, []).extend(other.visible[when])
+            self.detects.setdefault(when, []).extend(other.detects[when])
 
     @property
     def false_per_night(self) -> float:
@@ -401,8 +401,8 @@ def _plant(
         ]
         verdicts, _ = _judged(slower, baselines, known)
         found[effect] += sum(judge.overall(verdicts[c]) is Status.REGRESSED for c in chosen)
-    visible = [min(v.detectable_effect or math.inf for v in each) for each in verdicts]
-    played.visible.setdefault(when, []).append(float(np.median(visible)))
+    detects = [min(v.detectable_effect or math.inf for v in each) for each in verdicts]
+    played.detects.setdefault(when, []).append(float(np.median(detects)))
 
 
 def _slower(process: ProcessSummary, effect: float) -> ProcessSummary:
@@ -505,7 +505,7 @@ def figures(world: World, played: Played) -> dict[str, Any]:
             when: {effect: counts[effect] / played.planted[when] for effect in EFFECTS}
             for when, counts in played.found.items()
         },
-        "visible": {when: float(np.median(each)) for when, each in played.visible.items()},
+        "detects": {when: float(np.median(each)) for when, each in played.detects.items()},
     }
 
 

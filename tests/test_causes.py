@@ -135,6 +135,6 @@ def test_a_quarantine_counts_by_the_day_of_the_run(until: str, row: str) -> None
     record = replace(entry.record, quarantine=held, attempts=[attempt])
     entry = replace(entry, record=record)
     assert entry.quarantined == row.startswith("(")
-    assert console.standing(record) == row
+    assert console.shown_status(record) == row
     ended = "its QUARANTINE ENDED" in "\n".join(console.explanations([record]))
     assert ended != entry.quarantined

@@ -68,16 +68,16 @@ def test_planted_delays_are_found_and_nothing_clean_is_called_slower():
     assert by_planted[0.02].found == 1
     assert by_planted[0.05].found == 1
     assert by_planted[0.01].found < 0.5
-    assert found.visible == 0.02
+    assert found.detected == 0.02
     assert found.holds
 
 
 def test_neighbouring_processes_are_judged_as_pairs():
     clean, _, _, largest = steady().effects
-    assert clean.found_in_turns == 0
-    assert largest.found_in_turns == 1
-    assert steady().visible_in_turns == 0.02
-    assert clean.detectable_in_turns < 0.03
+    assert clean.found_by_pairs == 0
+    assert largest.found_by_pairs == 1
+    assert steady().detected_by_pairs == 0.02
+    assert clean.detectable_by_pairs < 0.03
 
 
 @pytest.mark.parametrize("processes", [9, 10, 13])
@@ -101,7 +101,7 @@ def test_a_drift_from_process_to_process_is_no_difference_between_pairs():
                 yield [replace(outcome, attempts=[replace(outcome.attempts[0], measurement=seen)])]
 
     found = checked(Drifting())
-    assert found.effects[0].found_in_turns == 0
+    assert found.effects[0].found_by_pairs == 0
 
 
 def test_the_delay_is_calibrated_to_the_case():
@@ -124,7 +124,7 @@ def test_every_process_measures_every_effect_and_no_effect_is_always_first():
 
 def test_a_machine_that_is_too_noisy_is_called_blind_and_not_fine():
     found = checked(Machine(luck=0.08))
-    assert found.visible is None
+    assert found.detected is None
     assert not found.holds
     assert found.effects[0].detectable > 0.05
 

@@ -12,7 +12,7 @@ from bench_lib.cli.output import DEFAULT_HISTORY, DEFAULT_MATRIX, Json, Matrix, 
 from bench_lib.cli.reading import case_of
 from bench_lib.formats import FINE_SHARE, SHARE, duration, seconds
 from bench_lib.model import Case, UserError
-from bench_lib.report.answer import Answer, Column, Table, columns
+from bench_lib.report.answer import Answer, Column, Table
 from bench_lib.studies.asked import least_s
 
 if TYPE_CHECKING:
@@ -98,8 +98,9 @@ _EFFECTS: list[Column[Effect]] = [
     Column("planted", lambda effect: effect.planted, SHARE),
     Column("measured", lambda effect: effect.measured, FINE_SHARE),
     Column("found", lambda effect: effect.found, SHARE, "against a baseline"),
-    Column("found_in_turns", lambda effect: effect.found_in_turns, SHARE, "interleaved"),
-    *columns("", "detectable detectable_in_turns"),
+    Column("found_in_turns", lambda effect: effect.found_by_pairs, SHARE, "interleaved"),
+    Column("detectable", lambda effect: effect.detectable, SHARE, ""),
+    Column("detectable_in_turns", lambda effect: effect.detectable_by_pairs, SHARE, ""),
 ]
 
 
@@ -117,17 +118,17 @@ def _answer(result: Selfcheck, key: str) -> Answer:
             ),
             (
                 f"five baseline and {CANDIDATES} candidate processes, tolerance "
-                f"{result.tolerance:.2%}: slowdowns of {clean.detectable:.2%} are found nine times "
-                f"in ten, by the judge's own estimate; {CANDIDATES} interleaved pairs: "
-                f"{clean.detectable_in_turns:.2%}"
+                f"{result.tolerance:.2%}: slowdowns of {clean.detectable:.2%} are found 9 times in "
+                f"10 (estimated); {CANDIDATES} interleaved pairs: {clean.detectable_by_pairs:.2%}"
             ),
             _conclusion(result),
         ],
         about={
-            **picked(result, "tolerance processes step_s between false visible visible_in_turns"),
+            **picked(result, "tolerance processes step_s between false holds"),
+            "visible": result.detected,
+            "visible_in_turns": result.detected_by_pairs,
             "case_id": result.case.id,
             "hardware_key": key,
-            "holds": result.holds,
         },
         exit_status=0 if result.holds else 1,
     )
@@ -141,12 +142,12 @@ def _conclusion(result: Selfcheck) -> str:
             "NO ANSWER: the delays took much longer or shorter than planned, so the machine was "
             "busy; try again when it is idle"
         )
-    visible = {"against a baseline": result.visible, "interleaved": result.visible_in_turns}
-    if blind := [how for how, smallest in visible.items() if smallest is None]:
+    detected = {"against a baseline": result.detected, "interleaved": result.detected_by_pairs}
+    if blind := [how for how, smallest in detected.items() if smallest is None]:
         largest = result.effects[-1].planted
         return (
             f"CANNOT DETECT {largest:.1%} reliably {' or '.join(blind)}; stop other programs, or "
             "give the cases a wider tolerance"
         )
-    text = " and ".join(f"{smallest:.1%} {how}" for how, smallest in visible.items())
+    text = " and ".join(f"{smallest:.1%} {how}" for how, smallest in detected.items())
     return f"passed: no false alarm; the smallest delay found reliably is {text}"

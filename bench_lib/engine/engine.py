@@ -17,7 +17,7 @@ from typing import TypeVar
 from bench_lib.engine import processes
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
-from bench_lib.engine.processes import CpuPart, Told
+from bench_lib.engine.processes import Address, CpuPart
 from bench_lib.engine.settings import MEASURING, REMEASURING, Outcome, Settings, nodeid_of
 from bench_lib.engine.sides import place, problem_of
 from bench_lib.engine.suite import Suite
@@ -49,7 +49,7 @@ class Engine:
     """One run: its measurements on this host, of one side or two, and its result."""
 
     def __init__(
-        self, device: Hardware, settings: Settings, joins: Mapping[str, Told] | None = None
+        self, device: Hardware, settings: Settings, joins: Mapping[str, Address] | None = None
     ) -> None:
         """Open nothing yet; ``device`` is the one that cases are measured on first.
 
@@ -63,7 +63,7 @@ class Engine:
         self.suites: dict[str, Suite] = {}
         """The records, by side."""
         self._held: HeldDevice | None = None
-        self._shared: dict[tuple[str, str], tuple[Zygote, Told]] = {}
+        self._shared: dict[tuple[str, str], tuple[Zygote, Address]] = {}
         """By device and side, workers that have started for whoever holds it."""
         self._checked: dict[str, tuple[Outcome, Numerics]] = {}
         """By case, its first numerics, unless the step was compiled."""
@@ -115,7 +115,7 @@ class Engine:
             self._held = self._hold(self.device)
         return self._held
 
-    def share(self, device: Hardware, part: CpuPart = (0, 1)) -> dict[str, Told]:
+    def share(self, device: Hardware, part: CpuPart = (0, 1)) -> dict[str, Address]:
         """Start workers for whoever holds the device: another process of this run, or this one.
 
         They import what they need, keep to a part of the CPUs, and open no device yet.  Returns by

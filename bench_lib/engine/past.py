@@ -32,7 +32,7 @@ class Past:
     """By case, the processes of the last accepted nights, newest first."""
     runs: dict[str, list[CaseRun]] = field(default_factory=dict)
     """By case, the runs since its acceptance, newest first."""
-    told: dict[str, SlowDown] = field(default_factory=dict)
+    reported: dict[str, SlowDown] = field(default_factory=dict)
     """By case, the last slowdown that was reported since its acceptance."""
     environments: dict[str, Environment] = field(default_factory=dict)
     """The environments of those runs, by reference."""
@@ -66,7 +66,7 @@ def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
                     take_in(kept, gone, processes, record.verdicts)
         for slow_down in run.slow_downs:
             for case_id in of_today.intersection(slow_down.cases):
-                past.told.setdefault(case_id, slow_down)
+                past.reported.setdefault(case_id, slow_down)
     past.rolling = {id_: [p for night in kept for p in night] for id_, kept in nights.items()}
     return past
 
@@ -141,7 +141,7 @@ def slow_downs(
     new = [replace(s, changes=_changes(cases[s.cases[0]], s, known)) for s in findings.new]
     again = {case_id for slow_down in new for case_id in slow_down.cases}
     lasting: dict[tuple[str, str], SlowDown] = {}
-    for case_id, old in past.told.items():
+    for case_id, old in past.reported.items():
         if case_id in cases.keys() - again and findings.fell.get(case_id, "") <= old.since:
             merged = lasting.setdefault((old.told_by, old.since), replace(old, cases=[]))
             merged.cases.append(case_id)
@@ -157,7 +157,7 @@ def _nights_of(
         accepted.setdefault(process.run, []).append(process)
     run_id, began = writer.run_id, history.began(writer.path)
     tonight = acceptance.processes_of(record, run_id)
-    reported = past.told.get(record.case.id)
+    reported = past.reported.get(record.case.id)
     return CaseNights(
         [
             *(CaseRun(run, own[0].time, own) for run, own in accepted.items()),

@@ -70,11 +70,11 @@ def on_part_of_cpus(part: CpuPart) -> Iterator[None]:
         os.sched_setaffinity(0, ours)
 
 
-Told = tuple[str, int, str]
+Address = tuple[str, int, str]
 """All that another process needs to join workers."""
 
 
-def share(side: Side, device: Hardware, part: CpuPart = (0, 1)) -> tuple[Zygote, Told]:
+def share(side: Side, device: Hardware, part: CpuPart = (0, 1)) -> tuple[Zygote, Address]:
     """Start workers that other processes may join; until somebody forks they open no device.
 
     They keep to that part of the CPUs.  Raises LaunchError.
@@ -84,7 +84,7 @@ def share(side: Side, device: Hardware, part: CpuPart = (0, 1)) -> tuple[Zygote,
     return zygote, (*zygote.joint, _inherited())
 
 
-def joined(address: Told) -> Zygote | None:
+def joined(address: Address) -> Zygote | None:
     """Join workers; None if they are gone, or if others would start now."""
     if would_start(address):
         with contextlib.suppress(LaunchError):
@@ -92,7 +92,7 @@ def joined(address: Told) -> Zygote | None:
     return None
 
 
-def would_start(address: Told) -> bool:
+def would_start(address: Address) -> bool:
     """Whether workers that start now would inherit what those inherited."""
     return address[-1] == _inherited()
 

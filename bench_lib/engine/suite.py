@@ -13,7 +13,7 @@ from bench_lib.engine import commands, past
 from bench_lib.engine.settings import PLANNED, Outcome, Settings
 from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
 from bench_lib.environment import fingerprint
-from bench_lib.findings import Told
+from bench_lib.findings import Note
 from bench_lib.formats import many
 from bench_lib.model import (
     Baseline,
@@ -205,10 +205,10 @@ class Suite:
         blamed = kernels.blamed(difference, more_s) if difference is not None else []
         launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
         causes = [*self._cause(record, more_s, difference, reference)]
-        causes += [Told(straggler.in_words) for straggler in lagging(launches)]
+        causes += [Note(straggler.in_words) for straggler in lagging(launches)]
         # No library is the cause of what all kernels share, or of what lies between them.
         if difference is not None and any(":" in name for name in blamed):
-            causes[1:1] = map(Told, filter(None, [self._libraries(record, difference, reference)]))
+            causes[1:1] = map(Note, filter(None, [self._libraries(record, difference, reference)]))
         verdicts = [reasons.explained(v, *causes) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
 
@@ -242,13 +242,13 @@ class Suite:
         reference: Suite | None,
     ) -> Iterator[Finding]:
         if (problem := self.blind.get(record.case.id)) is not None:
-            yield Told(f"its kernels are unknown: {problem}")
+            yield Note(f"its kernels are unknown: {problem}")
         elif reference is not None and (problem := reference.blind.get(record.case.id)):
-            yield Told(f"the reference's kernels are unknown: {problem}")
+            yield Note(f"the reference's kernels are unknown: {problem}")
         elif difference is not None:
-            yield Told(kernels.reason(difference, more_s))
+            yield Note(kernels.reason(difference, more_s))
         elif record.kernels is not None and reference is None and self._baseline(record):
-            yield Told("its baseline was accepted without kernels, so they cannot be compared")
+            yield Note("its baseline was accepted without kernels, so they cannot be compared")
 
     def _libraries(self, record: Record, difference: kernels.Diff, reference: Suite | None) -> str:
         """Name the libraries of slower kernels, with the versions then and now."""

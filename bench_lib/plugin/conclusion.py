@@ -99,7 +99,7 @@ def _report(session: PerfSession, suite: Suite, test: WaitingTest) -> None:
     records = [suite.records[id_] for id_ in test.case_ids]
     failing = [record for record in records if session.fails(record)]
     first = (failing or records)[0]
-    status = console.standing(first)
+    status = console.shown_status(first)
     final = reports.judged(test.held, failing)
     properties = reports.properties_of(records, suite.writer.run_id)
     reports.publish(session.config, test.held, final, status, properties)

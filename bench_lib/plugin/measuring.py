@@ -14,7 +14,7 @@ import pytest
 from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace, ProgressLines
-from bench_lib.engine.processes import Told
+from bench_lib.engine.processes import Address
 from bench_lib.engine.settings import MEASURING, REMEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
@@ -68,7 +68,7 @@ class PerfSession(Selection):
         workers = self.config.workerinput.get(WORKERS) if self.is_worker else None  # type: ignore[attr-defined]  # xdist's
         return Engine(self.device(), settings, workers)
 
-    def share(self, index: int, of: int = 1) -> dict[str, Told]:
+    def share(self, index: int, of: int = 1) -> dict[str, Address]:
         """Start the processes that measure on a device; return how another process joins them.
 
         They import what they need while pytest and xdist prepare the run, and keep to one of

@@ -226,5 +226,5 @@ def properties_of(records: Iterable[Record], run_id: str) -> list[tuple[str, str
     """Return the properties of a test in JUnit's XML."""
     properties = [("perf_run", run_id)]
     for record in records:
-        properties += [("perf_case", record.case.id), ("perf_status", console.standing(record))]
+        properties += [("perf_case", record.case.id), ("perf_status", console.shown_status(record))]
     return properties

@@ -90,7 +90,7 @@ def write(terminal: Any, session: PerfSession) -> None:
         say(heading)
     rows = zip(table.rows, lines[1:], strict=True)
     for record, line in sorted(rows, key=lambda row: rank(row[0].status), reverse=True):
-        terminal.write_line(line, **_COLOURS.get(console.standing(record), {}))
+        terminal.write_line(line, **_COLOURS.get(console.shown_status(record), {}))
     for line in console.changes(records):
         say(line)
     since_when = session.suite.since_when

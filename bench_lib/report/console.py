@@ -91,7 +91,7 @@ def excused(record: Record) -> bool:
         return False
 
 
-def standing(record: Record) -> str:
+def shown_status(record: Record) -> str:
     """Return a record's status, in brackets while the case is quarantined."""
     if record.status is None:
         return "not judged"
@@ -100,7 +100,7 @@ def standing(record: Record) -> str:
 
 COLUMNS: list[Column[Record]] = [
     Column("case_id", lambda record: record.case.id, heading="case"),
-    Column("standing", standing, heading="status"),
+    Column("standing", shown_status, heading="status"),
     Column("median_s", _figure("median_s"), "s", "median"),
     *(column for column in judged(_timing) if column.name != "interval"),
     Column("items_per_s", _figure("rate"), _item, "rate"),

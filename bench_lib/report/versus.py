@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench_lib import backends, reasons
 from bench_lib.environment import fingerprint
-from bench_lib.findings import Told
+from bench_lib.findings import Note
 from bench_lib.model import Accepted, Baseline, Environment, Record, Status, UserError, Verdict
 from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines
@@ -152,7 +152,7 @@ def _explained(run: Run, record: Record, a: SideValues, verdicts: list[Verdict])
         if verdict.status is Status.REGRESSED and metrics.of(verdict.metric).device_sets
     ]
     if slower and before.kernels and record.kernels:
-        cause = Told(kernels.reason(kernels.diff(before.kernels, record.kernels)))
+        cause = Note(kernels.reason(kernels.diff(before.kernels, record.kernels)))
         final = [reasons.explained(v, cause) if v is slower[0] else v for v in final]
     changes = fingerprint.differences({**a.environments, **run.environments}, pairs)
     return replace(record, status=judge.overall(final), verdicts=final, changes=changes, blamed=[])

@@ -9,6 +9,7 @@ really produces.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -59,17 +60,17 @@ class Effect:
     """Share of a step: median over the processes of slowed over clean, less one."""
     found: float
     """Share of the splits in which a baseline called it REGRESSED."""
-    found_in_turns: float
+    found_by_pairs: float
     """Share of the pairings in which pairs called it REGRESSED."""
     detectable: float
     """Share of a step that a baseline would find nine times in ten, by the judge: the median."""
-    detectable_in_turns: float
+    detectable_by_pairs: float
     """Share of a step: the same of pairs."""
 
 
 @dataclass(frozen=True)
 class Selfcheck:
-    """The slowdowns found, the false alarms, and the smallest slowdown that is visible here."""
+    """The slowdowns found, the false alarms, and the smallest slowdown detected here."""
 
     case: Case
     tolerance: float
@@ -83,25 +84,22 @@ class Selfcheck:
     @property
     def false(self) -> bool:
         """Whether anything clean was called slower."""
-        return self.effects[0].found > 0 or self.effects[0].found_in_turns > 0
+        return self.effects[0].found > 0 or self.effects[0].found_by_pairs > 0
 
     @property
-    def visible(self) -> float | None:
+    def detected(self) -> float | None:
         """Smallest planted share of a step that a baseline finds, and all above; None if none."""
         return self._smallest(lambda effect: effect.found)
 
     @property
-    def visible_in_turns(self) -> float | None:
+    def detected_by_pairs(self) -> float | None:
         """Smallest planted share of a step that pairs find, and all above; None if none."""
-        return self._smallest(lambda effect: effect.found_in_turns)
+        return self._smallest(lambda effect: effect.found_by_pairs)
 
     def _smallest(self, share_of: Callable[[Effect], float]) -> float | None:
-        smallest = None
-        for effect in reversed(self.effects[1:]):
-            if share_of(effect) < FOUND:
-                break
-            smallest = effect.planted
-        return smallest
+        largest_first = reversed(self.effects[1:])
+        found = list(itertools.takewhile(lambda e: share_of(e) >= FOUND, largest_first))
+        return found[-1].planted if found else None
 
     @property
     def is_as_planned(self) -> bool:
@@ -112,8 +110,8 @@ class Selfcheck:
     @property
     def holds(self) -> bool:
         """Whether nothing clean was called slower, and both ways found the largest delay."""
-        is_blind = self.visible is None or self.visible_in_turns is None
-        return not self.false and self.is_as_planned and not is_blind
+        detected = self.detected, self.detected_by_pairs
+        return not self.false and self.is_as_planned and None not in detected
 
 
 def check(
@@ -186,12 +184,12 @@ def _effect(
         Contrast([slowed[n] for n in new], [clean[n] for n in old])
         for old, new in _splits(len(clean))
     ]
-    in_turns = [
+    by_pairs = [
         paired([(slowed[new], clean[old]) for new, old in pairs]) for pairs in _pairings(len(clean))
     ]
     judged = [
         [judge.judge_samples({"": contrast}, tolerance)[""] for contrast in contrasts]
-        for contrasts in (against, in_turns)
+        for contrasts in (against, by_pairs)
     ]
     shift = statistics.median(x - y for x, y in zip(slowed, clean, strict=True))
     found = [

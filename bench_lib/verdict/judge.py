@@ -71,9 +71,9 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         answers = [v for v in verdicts[case_id] if v.against == REFERENCE]
         others = [v for v in verdicts[case_id] if v.against != REFERENCE]
         if case_id in judged:
-            others = _with_host_bound(sharper(_less_the_clock(others, evidence)), evidence)
+            others = _with_host_bound(skip_noisy(_less_the_clock(others, evidence)), evidence)
         combined = turns.decided(others, answers, evidence)
-        verdicts[case_id] = choices.weighed(sharper(_left_to_the_device(combined)), evidence)
+        verdicts[case_id] = choices.weighed(skip_noisy(_left_to_the_device(combined)), evidence)
         if evidence.turns is not None and evidence.turns.decides_alone:
             verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence, evidence.turns)
         verdicts[case_id] = exact.named(verdicts[case_id], evidence)
@@ -352,7 +352,7 @@ def _is_beside_family(verdict: Verdict) -> bool:
     return not math.isclose(measured, abs(math.log(verdict.ratio)), abs_tol=1e-9)
 
 
-def sharper(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def skip_noisy(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Skip the verdict of a baseline that is too noisy where the other one decides.
 
     Not where the noisy one looks slower: creep shows against the pinned one alone.

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from bench_lib.findings import Bounded, OtherState, Told
+from bench_lib.findings import Bounded, Note, OtherState
 from bench_lib.model import Status, Verdict
 from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
@@ -114,7 +114,7 @@ def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
             *(status if is_worse else Status.IMPROVED, metric.tells, "", value, was, metric.unit),
             tolerance=0.0,
             against=against,
-            findings=[Told(effect)],
+            findings=[Note(effect)],
         )
     ]
 
