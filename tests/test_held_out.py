@@ -149,7 +149,7 @@ def test_one_per_cent_of_the_accepted_step_is_planted_and_judged(
         ([], False),
     ],
 )
-def test_turns_find_what_the_reference_calls_slower_and_not_what_the_baseline_does(
+def test_pairs_find_what_the_reference_calls_slower_and_not_what_the_baseline_does(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -167,7 +167,7 @@ def test_turns_find_what_the_reference_calls_slower_and_not_what_the_baseline_do
     monkeypatch.setattr(held_out, "accept", accept)
     monkeypatch.setattr(held_out, "steps_s", lambda _run, _out: {"resnet50": 0.01})
     monkeypatch.setattr(held_out, "told", lambda _run, _out, against: {"cases": cases})
-    assert held_out.turns([device], tmp_path, ["-k", "alpha"], 0.013) == is_enough
+    assert held_out.interleaved([device], tmp_path, ["-k", "alpha"], 0.013) == is_enough
     accepted, planted = runs
     assert accepted.environ == {}
     # A unit is a cycle of 1.98 GHz.
