@@ -39,7 +39,7 @@ class Difference(Finding):
 
 
 @dataclass(frozen=True)
-class InTurns(Finding):
+class Interleaved(Finding):
     """Both sides were interleaved."""
 
     reference: str
@@ -52,7 +52,7 @@ class InTurns(Finding):
 
 
 @dataclass(frozen=True)
-class NotInTurns(Finding):
+class NotInterleaved(Finding):
     """There is a reference, but no pair was measured with it."""
 
     why: str
@@ -222,8 +222,8 @@ KINDS: Mapping[str, type[Finding]] = {
     finding.kind: finding
     for finding in (
         Difference,
-        InTurns,
-        NotInTurns,
+        Interleaved,
+        NotInterleaved,
         SlowerThanBaseline,
         Overruled,
         ClockChange,

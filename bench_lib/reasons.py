@@ -12,9 +12,9 @@ from bench_lib.findings import (
     Difference,
     Differs,
     HostBound,
-    InTurns,
+    Interleaved,
     Note,
-    NotInTurns,
+    NotInterleaved,
     OtherChoices,
     OtherState,
     Overruled,
@@ -56,10 +56,10 @@ def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:
     match finding:
         case Difference():
             yield from _compared(verdict, finding)
-        case InTurns():
+        case Interleaved():
             if finding.ended:
                 yield f"no more pairs: {finding.ended}"
-        case NotInTurns(why):
+        case NotInterleaved(why):
             yield f"not compared with the reference: {why}"
         case SlowerThanBaseline():
             pairs = "pair" if finding.pairs == 1 else f"{finding.pairs} pairs"
@@ -103,8 +103,8 @@ def _choices(finding: OtherChoices) -> str:
 
 def _baseline(verdict: Verdict) -> str:
     """Name what the verdict compares with."""
-    turns = verdict.found(InTurns)
-    return turns.reference if turns is not None and turns.alone else "the baseline"
+    pairing = verdict.found(Interleaved)
+    return pairing.reference if pairing is not None and pairing.alone else "the baseline"
 
 
 def _whose(verdict: Verdict) -> str:
@@ -182,8 +182,8 @@ def _percent(share: float, *, signed: bool = False) -> str:
 
 def _whom(verdict: Verdict, finding: Difference) -> str:
     if not finding.baseline:
-        turns = verdict.found(InTurns)
-        name = turns.reference if turns is not None and turns.alone else "the reference"
+        pairing = verdict.found(Interleaved)
+        name = pairing.reference if pairing is not None and pairing.alone else "the reference"
         return f"{name} in {many(finding.candidate, 'pair')}"
     if verdict.against == "rolling":
         return f"{many(finding.baseline, 'process')} of accepted runs"

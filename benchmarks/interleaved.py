@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench_lib.model import Accepted, Baseline, Limits, ProcessSummary, Status, Verdict
-from bench_lib.verdict import judge, turns
-from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
+from bench_lib.verdict import judge, pairing
+from bench_lib.verdict.evidence import REFERENCE, Evidence, Pairing
 
 CASES, PINNED, PLANNED, ROLLING = 100, 5, 6, 20
 EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
@@ -201,7 +201,9 @@ def judged(
                 rolling=rolling[case],
                 planned=PLANNED,
                 tried=len(here[case]),
-                turns=Turns("the reference", pairs[case], PLANNED) if night.world.pairs else None,
+                pairing=Pairing("the reference", pairs[case], PLANNED)
+                if night.world.pairs
+                else None,
             )
             for case in range(CASES)
         }
@@ -209,7 +211,7 @@ def judged(
         doubtful = {
             case
             for case, found in verdicts.items()
-            if judge.is_suspicious(found) or turns.want_more(found, suite[str(case)])
+            if judge.is_suspicious(found) or pairing.want_more(found, suite[str(case)])
         }
         if not doubtful:
             break

@@ -16,7 +16,7 @@ from quickly import one_thread
 from bench_lib import reasons
 from bench_lib.model import Choice, Draw, Limits, ProcessSummary, Status
 from bench_lib.verdict import judge
-from bench_lib.verdict.evidence import Evidence, Turns
+from bench_lib.verdict.evidence import Evidence, Pairing
 from bench_lib.verdict.metrics import summarise
 from bench_lib.worker import choices, exact
 from bench_lib.worker.device import forget_compiled
@@ -117,7 +117,7 @@ def test_a_count_on_which_processes_do_not_agree_says_nothing() -> None:
 
 def test_pairs_are_compared_with_the_reference() -> None:
     pair = counted(graph_breaks=2), counted(graph_breaks=0)
-    evidence = Evidence([pair[0]], None, turns=Turns("old", [pair] * 3, 6, decides_alone=True))
+    evidence = Evidence([pair[0]], None, pairing=Pairing("old", [pair] * 3, 6, decides_alone=True))
     verdict = judge.judge({"case": evidence})["case"][0]
     assert reasons.of(verdict).endswith("; 0 -> 2 graph breaks")
 

@@ -32,7 +32,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict.evidence import Evidence, Turns
+from bench_lib.verdict.evidence import Evidence, Pairing
 from bench_lib.verdict.judge import is_suspicious, judge_samples, leading, overall, stored_limits
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.severity import rank
@@ -664,7 +664,7 @@ def test_pairs_too_noisy_to_tell_are_noisy_where_there_is_no_baseline():
         (make_process(log_median=x, worker=f"n/{i}"), make_process(log_median=0, worker=f"r/{i}"))
         for i, x in enumerate((0.2, -0.25, 0.3, -0.3, 0.1, -0.1))
     ]
-    noisy = Evidence([new for new, _ in pairs], None, planned=6, turns=Turns("old", pairs, 6))
+    noisy = Evidence([new for new, _ in pairs], None, planned=6, pairing=Pairing("old", pairs, 6))
     assert overall(verdicts_of({"noisy": noisy})["noisy"]) is Status.NOISY
 
 

@@ -51,8 +51,8 @@ from bench_lib.model import (
 from bench_lib.plugin import session
 from bench_lib.report import console
 from bench_lib.storage import history
-from bench_lib.verdict import turns
-from bench_lib.verdict.evidence import Evidence, Turns
+from bench_lib.verdict import pairing
+from bench_lib.verdict.evidence import Evidence, Pairing
 from bench_lib.verdict.judge import overall
 from bench_lib.verdict.metrics import find
 
@@ -417,7 +417,7 @@ def test_without_a_reference_nothing_is_said_of_one(bed):
     record = bed.run(CASE, sides={"": Side()})[CASE.id]
     assert record.status is Status.REGRESSED
     assert {verdict.against for verdict in record.verdicts} == {"pinned"}
-    assert "turns" not in of(record, "pinned").reason
+    assert "reference" not in of(record, "pinned").reason
     assert bed.said[-1] == "against 5 processes on 1 device"
 
 
@@ -516,7 +516,7 @@ def test_without_a_baseline_the_references_choices_are_what_a_case_is_held_again
     assert "anew" not in " ".join(bed.here.log)
 
 
-def test_turns_do_not_cancel_other_choices_so_these_are_tuned_anew(bed):
+def test_pairs_do_not_cancel_other_choices_so_these_are_tuned_anew(bed):
     accept(bed, CASE.id, process={"draw": ITS})
     slow_here(bed)
     bed.here.drawn = {CASE.id: ELSE}
@@ -750,10 +750,10 @@ def judged(pairs, *, pinned=None, status=Status.OK, ratio=1.0, half=0.001, plann
         against="reference",
     )
     pair = (make_process(log_median=math.log(ratio)), make_process())
-    turns_ = Turns("old", [pair] * pairs, planned)
-    known = Evidence([pair[0]], make_baseline(), turns=turns_, **evidence)
-    verdicts = turns.decided([pinned] if pinned else [], [answer], known)
-    return turns.want_more(verdicts, known), verdicts
+    pairing_ = Pairing("old", [pair] * pairs, planned)
+    known = Evidence([pair[0]], make_baseline(), pairing=pairing_, **evidence)
+    verdicts = pairing.decided([pinned] if pinned else [], [answer], known)
+    return pairing.want_more(verdicts, known), verdicts
 
 
 @pytest.mark.parametrize(
@@ -792,9 +792,10 @@ def test_pairs_go_on_where_it_is_open_whether_a_case_is_slower(pairs, fields, mo
 def test_one_pair_that_stalled_is_followed_by_another():
     stalled = Verdict(Status.SUSPECT, "throughput", "told", ratio=1.08, against="reference")
     pairs = [(make_process(), make_process())] * 4
-    one, four = (Evidence([make_process()], None, turns=Turns("old", pairs[:n], 6)) for n in (1, 4))
-    assert turns.want_more([stalled], one)
-    assert not turns.want_more([stalled], four)
+    by = [Pairing("old", pairs[:n], 6) for n in (1, 4)]
+    one, four = (Evidence([make_process()], None, pairing=pairing_) for pairing_ in by)
+    assert pairing.want_more([stalled], one)
+    assert not pairing.want_more([stalled], four)
 
 
 @pytest.mark.parametrize(
@@ -822,7 +823,7 @@ def test_what_pairs_are_too_noisy_to_tell_does_not_count_where_the_baseline_tell
     evidence = Evidence(
         [make_process(log_median=0.0)] * 2,
         make_baseline(log_medians=[0.0]),
-        turns=Turns("old", pairs, 6),
+        pairing=Pairing("old", pairs, 6),
     )
     found = verdicts_of({"case": evidence})["case"]
     statuses = {v.against: v.status for v in found if v.metric == "latency"}
@@ -839,7 +840,7 @@ def test_pairs_that_only_look_slower_overrule_once_there_are_four(pairs, overrul
 def test_of_a_case_that_waits_for_its_host_pairs_are_to_exclude_its_devices_time():
     pairs = [(make_process(host_bound=True), make_process(host_bound=True))]
     waiting = [make_process(host_bound=True, log_device=0.0)]
-    evidence = Evidence(waiting, make_baseline(), turns=Turns("old", pairs, 6))
+    evidence = Evidence(waiting, make_baseline(), pairing=Pairing("old", pairs, 6))
     wide = Verdict(
         *(Status.OK, "latency", ""),
         ratio=1.0,
@@ -848,9 +849,9 @@ def test_of_a_case_that_waits_for_its_host_pairs_are_to_exclude_its_devices_time
         against="reference",
     )
     narrow = replace(wide, metric="device", interval=(0.999, 1.001))
-    assert not turns.want_more([wide, narrow], evidence)
+    assert not pairing.want_more([wide, narrow], evidence)
     swapped = [replace(wide, interval=narrow.interval), replace(narrow, interval=wide.interval)]
-    assert turns.want_more(swapped, evidence)
+    assert pairing.want_more(swapped, evidence)
 
 
 def waiting(wall: float, device: float) -> ProcessSummary:
@@ -862,10 +863,10 @@ def busy(wall: float) -> ProcessSummary:
     return make_process(log_median=wall, worker=f"busy {wall}")
 
 
-def in_turns(*pairs: tuple[ProcessSummary, ProcessSummary], baseline=None) -> list[Verdict]:
-    evidence = Evidence([new for new, _ in pairs], baseline, turns=Turns("old", pairs, 6))
+def by_pairs(*pairs: tuple[ProcessSummary, ProcessSummary], baseline=None) -> list[Verdict]:
+    evidence = Evidence([new for new, _ in pairs], baseline, pairing=Pairing("old", pairs, 6))
     verdicts = verdicts_of({"case": evidence})["case"]
-    assert not turns.want_more(verdicts, evidence)
+    assert not pairing.want_more(verdicts, evidence)
     return verdicts
 
 
@@ -877,7 +878,7 @@ def test_a_case_that_waits_for_its_host_in_some_processes_is_judged_by_its_devic
         (waiting(0.0330, 0.0122), waiting(0.08, -0.0200)),
         (waiting(0.0332, 0.0121), waiting(0.06, -0.0201)),
     ]
-    (found,) = (v for v in in_turns(*pairs) if v.metric == "device")
+    (found,) = (v for v in by_pairs(*pairs) if v.metric == "device")
     assert found.status is Status.REGRESSED
     assert found.ratio == pytest.approx(1.033, abs=0.001)
 
@@ -896,7 +897,7 @@ def test_a_wall_time_of_pairs_that_cannot_tell_is_left_to_the_devices_own_time(w
         for i, (new, old) in enumerate(walls)
     ]
     for baseline in (None, make_baseline((-0.1, 0.0, 0.1, 0.2))):
-        found = in_turns(*pairs, baseline=baseline)
+        found = by_pairs(*pairs, baseline=baseline)
         statuses = {v.metric: v.status for v in found if v.against == "reference"}
         assert statuses == {"latency": Status.SKIPPED, "device": Status.OK}
         assert overall(found) is Status.OK
@@ -907,7 +908,7 @@ def test_the_spread_of_pairs_is_learned_from_the_suite():
 
     def case(*logs):
         pairs = [(make_process(worker=f"{x}", log_median=x), make_process()) for x in logs]
-        return Evidence([new for new, _ in pairs], None, turns=Turns("old", pairs, 6))
+        return Evidence([new for new, _ in pairs], None, pairing=Pairing("old", pairs, 6))
 
     def answer(suite) -> Verdict:
         (found,) = (v for v in verdicts_of(suite)["case"] if of_latency(v))
@@ -929,9 +930,9 @@ def told(metric, *pairs, evidence=None, **fields):
         for i, x in enumerate(zip(("new", "old"), pair, strict=True) for pair in pairs)
     ]
     known = evidence or Evidence([make_process()], make_baseline())
-    turns_ = Turns("old", made, 6)
+    pairing_ = Pairing("old", made, 6)
     name = {"log_throughput": "throughput", "log_median": "latency", "log_device": "device"}[metric]
-    return turns.question("case", find(name), replace(known, turns=turns_))
+    return pairing.question("case", find(name), replace(known, pairing=pairing_))
 
 
 def test_less_throughput_than_the_reference_is_worse():
@@ -965,8 +966,8 @@ def test_what_is_judged_without_the_reference_is_asked_nothing():
     known = Evidence([make_process()], make_baseline(), Limits(tolerance=0.0))
 
     def asked(metric, new, old, without=""):
-        evidence = replace(known, turns=Turns("old", [(new, old)], 6, without))
-        return turns.question("case", find(metric), evidence)
+        evidence = replace(known, pairing=Pairing("old", [(new, old)], 6, without))
+        return pairing.question("case", find(metric), evidence)
 
     assert asked("latency", *pair).tolerance == 0.0
     assert asked("latency", *pair, without="it does not start") is None
@@ -983,12 +984,12 @@ def test_what_is_judged_without_the_reference_is_asked_nothing():
 
 def test_only_what_pairs_could_have_told_says_why_there_are_none():
     evidence = Evidence(
-        [make_process()], make_baseline(), turns=Turns("old", (), 6, "it does not start")
+        [make_process()], make_baseline(), pairing=Pairing("old", (), 6, "it does not start")
     )
     verdicts = [
         Verdict(Status.REGRESSED, "latency", "slower"),
         Verdict(Status.OK, "latency", "fine"),
         Verdict(Status.REGRESSED, "memory", "more"),
     ]
-    found = [reasons.of(v) for v in turns.decided(verdicts, [], evidence)]
+    found = [reasons.of(v) for v in pairing.decided(verdicts, [], evidence)]
     assert found == ["slower; not compared with the reference: it does not start", "fine", "more"]

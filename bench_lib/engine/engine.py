@@ -41,8 +41,8 @@ from bench_lib.model import (
 from bench_lib.storage import baselines, facts, history
 from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import choices, judge, metrics
+from bench_lib.verdict.pairing import TIMES
 from bench_lib.verdict.severity import rank
-from bench_lib.verdict.turns import TIMES
 
 
 class Engine:
@@ -411,7 +411,7 @@ class Engine:
         name = self.settings.reference
         if name is None:
             return
-        slower = [case for case in cases if self.suite.slower_in_turns(case.id)]
+        slower = [case for case in cases if self.suite.slower_than_reference(case.id)]
         try:
             for case, result in held.profile(slower, name):
                 yield name, case, result

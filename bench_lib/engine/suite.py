@@ -32,8 +32,8 @@ from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.runs import Runs
-from bench_lib.verdict import choices, families, judge, metrics, turns
-from bench_lib.verdict.evidence import PINNED, REFERENCE, Evidence, Turns
+from bench_lib.verdict import choices, families, judge, metrics, pairing
+from bench_lib.verdict.evidence import PINNED, REFERENCE, Evidence, Pairing
 from bench_lib.verdict.severity import FAILING, PASSING, worst
 from bench_lib.verdict.stragglers import lagging
 
@@ -119,7 +119,7 @@ class Suite:
     def _is_suspicious(self, record: Record) -> bool:
         evidence = self._evidenced.get(record.case.id)
         return judge.is_suspicious(record.verdicts) or (
-            evidence is not None and turns.want_more(record.verdicts, evidence)
+            evidence is not None and pairing.want_more(record.verdicts, evidence)
         )
 
     def chose_otherwise(self, record: Record) -> bool:
@@ -127,8 +127,8 @@ class Suite:
         evidence = self._evidenced.get(record.case.id)
         if evidence is None:
             return False
-        in_turns = evidence.turns is not None and evidence.turns.pairs
-        return bool(choices.otherwise(evidence, REFERENCE if in_turns else PINNED))
+        by_pairs = evidence.pairing is not None and evidence.pairing.pairs
+        return bool(choices.otherwise(evidence, REFERENCE if by_pairs else PINNED))
 
     def disturbed(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
@@ -156,7 +156,7 @@ class Suite:
         changed = LOOKED_INTO if self._settings.by_baseline else FAILING
         return measured if which == "all" else [r for r in measured if r.status in changed]
 
-    def slower_in_turns(self, case_id: str) -> bool:
+    def slower_than_reference(self, case_id: str) -> bool:
         """Whether a case is slower than the reference, so that both have kernels."""
         return any(
             v.status is Status.REGRESSED
@@ -193,7 +193,7 @@ class Suite:
         slower = [v for v in worse if metrics.of(v.metric).device_sets]
         if not slower:
             return record
-        reference = self._reference if self.slower_in_turns(record.case.id) else None
+        reference = self._reference if self.slower_than_reference(record.case.id) else None
         before = self._baseline(record) if reference is None else reference.records[record.case.id]
         difference = None
         if record.kernels is not None and before is not None and before.kernels is not None:
@@ -356,11 +356,11 @@ class Suite:
                 is_measured=backends.of(outcome.hardware).is_measured,
             ),
             case.launch.ranks,
-            self._turns(record, outcome),
+            self._pairing(record, outcome),
             tunings,
         )
 
-    def _turns(self, record: Record, outcome: Outcome) -> Turns | None:
+    def _pairing(self, record: Record, outcome: Outcome) -> Pairing | None:
         """Return the case's pairs with the reference, if there is one."""
         reference, case = self._reference, record.case
         if reference is None:
@@ -376,7 +376,7 @@ class Suite:
         elif differing := mixed_conditions(case, outcome.hardware, self._both_began(case)):
             pairs, without = [], f"conditions differ: {'; '.join(differing)}"
         accepted = self._accepted_in(record)
-        return Turns(
+        return Pairing(
             reference.named_beside(own) if self._settings.by_baseline else reference.side,
             pairs,
             self._settings.planned,
@@ -394,11 +394,11 @@ class Suite:
     def pairs_of(self, case_id: str) -> Sequence[tuple[ProcessSummary, ProcessSummary]]:
         """Return a case's pairs as they were judged: a process of this side and the reference's."""
         evidence = self._evidenced.get(case_id)
-        return () if evidence is None or evidence.turns is None else evidence.turns.pairs
+        return () if evidence is None or evidence.pairing is None else evidence.pairing.pairs
 
     def judged_by(self) -> list[str]:
         """Say what the cases were judged by, and what to know about it."""
-        paired = [case.turns for case in self._evidenced.values() if case.turns is not None]
+        paired = [case.pairing for case in self._evidenced.values() if case.pairing is not None]
         if paired and self._reference is not None and any(map(self.pairs_of, self._evidenced)):
             notes = [self._other_than_accepted(case_id) for case_id in self._evidenced]
             line = f"against {paired[0].reference}, interleaved"
@@ -412,7 +412,7 @@ class Suite:
         if devices := {process.device_uuid for process in accepted} - {None}:
             line += f" on {many(len(devices), 'device')}"
         if any(case.is_new_device(PINNED) for case in judged):
-            detects = turns.would_detect(judged, PLANNED)
+            detects = pairing.would_detect(judged, PLANNED)
             gain = "cancels device variation" if detects is None else f"would detect {detects:.1%}"
             line += f"; this device is new: --perf-reference {gain}"
         return [line]
@@ -526,5 +526,5 @@ def fails(record: Record, *, strict: bool, today: dt.date) -> bool:
     if record.status is None or baselines.in_force(record.quarantine, today):
         return False
     if strict:
-        return record.status not in PASSING or bool(turns.elsewhere(record.verdicts))
+        return record.status not in PASSING or bool(pairing.elsewhere(record.verdicts))
     return record.status in FAILING

@@ -14,7 +14,7 @@ from bench_lib.model import Measurement, Record, Status, Verdict
 from bench_lib.report.answer import Column, Table, judged
 from bench_lib.storage.baselines import in_force
 from bench_lib.storage.history import utc_today
-from bench_lib.verdict import judge, turns
+from bench_lib.verdict import judge, pairing
 from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.metrics import find
 from bench_lib.verdict.metrics.metric import Rule
@@ -134,7 +134,7 @@ def explanations(
         if record.status is Status.SKIPPED and record.verdicts and not every:
             reason = shortened(judge.leading(record.verdicts).reason)
             reasons.append((record.case.id, f"SKIPPED: {reason}"))
-        elsewhere = {verdict.metric for verdict in turns.elsewhere(record.verdicts)}
+        elsewhere = {verdict.metric for verdict in pairing.elsewhere(record.verdicts)}
         for verdict in record.verdicts if record not in above else ():
             is_finding = verdict.against == REFERENCE and verdict.metric in elsewhere
             if verdict.status not in quiet or verdict.against == "published" or is_finding:

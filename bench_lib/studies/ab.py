@@ -22,8 +22,8 @@ from bench_lib.model import Case, Environment, ProcessSummary, Record, Status, V
 from bench_lib.studies.asked import least_s
 from bench_lib.verdict import metrics
 from bench_lib.verdict.metrics import Metric
+from bench_lib.verdict.pairing import TIMES
 from bench_lib.verdict.severity import FAILING, rank
-from bench_lib.verdict.turns import TIMES
 
 _UNMEASURED = (Status.ERROR, Status.SKIPPED)
 UNJUDGED = (Status.INVALID, Status.INCOMPARABLE, Status.NOISY)

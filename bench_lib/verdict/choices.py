@@ -38,8 +38,8 @@ def otherwise(evidence: Evidence, against: str) -> str:
     draws = [process.draw for process in evidence.candidate]
     chosen = [draw for draw in draws if draw is not None and draw.unknown not in NOTHING_CHOSEN]
     side, expected = "baseline", accepted(evidence.baseline)
-    if against == REFERENCE and evidence.turns is not None:
-        side, expected = "reference", _commonest([theirs for _, theirs in evidence.turns.pairs])
+    if against == REFERENCE and evidence.pairing is not None:
+        side, expected = "reference", _commonest([theirs for _, theirs in evidence.pairing.pairs])
     if expected is None:
         return f"the {side}'s are not known" if chosen else ""
     other = next((draw for draw in chosen if not draw.chooses_as(expected)), None)
@@ -74,7 +74,7 @@ def weighed(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
 
 def _weighed(verdict: Verdict, reason: str, evidence: Evidence) -> Verdict:
     tunings = evidence.tunings or len(evidence.candidate)
-    if verdict.against == REFERENCE and evidence.turns is not None:
-        tunings = min(tunings, len(evidence.turns.pairs))
+    if verdict.against == REFERENCE and evidence.pairing is not None:
+        tunings = min(tunings, len(evidence.pairing.pairs))
     noted = verdict.finding(OtherChoices(reason, tunings, LEAST_TUNINGS))
     return noted if tunings >= LEAST_TUNINGS else replace(noted, status=Status.SUSPECT)

@@ -30,7 +30,7 @@ REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
-class Turns:
+class Pairing:
     """Measurements interleaved with the accepted environment's, on one device."""
 
     reference: str
@@ -67,7 +67,7 @@ class Evidence:
     family: str = ""
     """The name of the cases that vary alike from run to run and from device to device."""
     ranks: int = 1
-    turns: Turns | None = None
+    pairing: Pairing | None = None
     """None if no accepted environment was named."""
     tunings: int = 0
     """How often the compiler tuned for the candidate, if it did; 0 means once a process."""

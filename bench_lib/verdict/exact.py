@@ -13,7 +13,7 @@ from bench_lib.model import Choice, Finding, ProcessSummary, Verdict
 from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.verdict.metrics import registered
 from bench_lib.verdict.metrics.metric import Rule
-from bench_lib.verdict.turns import TIMES
+from bench_lib.verdict.pairing import TIMES
 
 MOST_NAMED = 3
 """Kernels whose resources a reason names."""
@@ -30,8 +30,8 @@ def named(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
 
 def _sides(evidence: Evidence) -> tuple[Sequence[ProcessSummary], Sequence[ProcessSummary]]:
     """Return the processes of the software under test and of what it is compared with."""
-    if evidence.turns is not None and evidence.turns.pairs:
-        return [new for new, _ in evidence.turns.pairs], [old for _, old in evidence.turns.pairs]
+    if evidence.pairing is not None and (pairs := evidence.pairing.pairs):
+        return [new for new, _ in pairs], [old for _, old in pairs]
     return evidence.candidate, evidence.references.get(PINNED, ())
 
 

@@ -18,7 +18,7 @@ from bench_lib.findings import (
     ClockChange,
     Differs,
     HostBound,
-    InTurns,
+    Interleaved,
     OtherState,
     Overruled,
     Unaccepted,
@@ -34,12 +34,13 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict import chance, choices, exact, threshold, turns, validity
+from bench_lib.verdict import chance, choices, exact, pairing, threshold, validity
 from bench_lib.verdict.chance import Question
-from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, PINNED, REFERENCE, Evidence, Turns
+from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, PINNED, REFERENCE, Evidence, Pairing
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.metric import Metric, Rule
+from bench_lib.verdict.pairing import TIMES
 from bench_lib.verdict.severity import NOT_COMPARED, worst
 from bench_lib.verdict.statistics.change import Contrast
 from bench_lib.verdict.statistics.iterations import TRUST
@@ -57,7 +58,7 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     for case_id, evidence in suite.items():
         if not evidence.candidate:
             raise ValueError(f"{case_id}: no process to judge")
-        if evidence.turns is not None and evidence.turns.decides_alone:
+        if evidence.pairing is not None and evidence.pairing.decides_alone:
             verdicts[case_id] = []
             continue
         unfit = unjudged(evidence)
@@ -72,16 +73,16 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         others = [v for v in verdicts[case_id] if v.against != REFERENCE]
         if case_id in judged:
             others = _with_host_bound(skip_noisy(_less_the_clock(others, evidence)), evidence)
-        combined = turns.decided(others, answers, evidence)
+        combined = pairing.decided(others, answers, evidence)
         verdicts[case_id] = choices.weighed(skip_noisy(_left_to_the_device(combined)), evidence)
-        if evidence.turns is not None and evidence.turns.decides_alone:
-            verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence, evidence.turns)
+        if (own := evidence.pairing) is not None and own.decides_alone:
+            verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence, own)
         verdicts[case_id] = exact.named(verdicts[case_id], evidence)
     return verdicts
 
 
 def _by_the_reference_alone(
-    verdicts: Sequence[Verdict], evidence: Evidence, own: Turns
+    verdicts: Sequence[Verdict], evidence: Evidence, own: Pairing
 ) -> list[Verdict]:
     """Return the verdicts of a case that only a reference judges; a time is among them.
 
@@ -98,12 +99,12 @@ def _by_the_reference_alone(
         if metric.tolerance_in(evidence.limits) is not None
         for verdict in threshold.verdicts(metric, both, PINNED)
     ]
-    alone = InTurns(own.reference, alone=True)
+    alone = Interleaved(own.reference, alone=True)
     judged = [
-        replace(v if v.found(InTurns) else v.finding(alone), against=REFERENCE)
+        replace(v if v.found(Interleaved) else v.finding(alone), against=REFERENCE)
         for v in (*verdicts, *others)
     ]
-    if any(of(verdict.metric) in turns.TIMES for verdict in judged):
+    if any(of(verdict.metric) in TIMES for verdict in judged):
         return judged
     reason = "the two sides' times were measured in different ways"
     return [Verdict(Status.INCOMPARABLE, LEADING.name, reason, against=REFERENCE), *judged]
@@ -127,15 +128,13 @@ def _verdicts(
                     families.setdefault(against, []).append(answer)
                 else:
                     verdicts.append((case_id, answer))
-        if evidence.turns is None:
-            continue
-        if (question := turns.question(case_id, metric, evidence)) is not None:
+        if (question := pairing.question(case_id, metric, evidence)) is not None:
             families.setdefault(REFERENCE, []).append(question)
     for against, family in families.items():
         asked = {question.case_id for question in family}
         # Cases without a question show how far processes are apart, too.
         others = [case for case_id, case in suite.items() if case_id not in asked]
-        spreads = [turns.spread(metric, case) for case in others] if against == REFERENCE else []
+        spreads = [pairing.spread(metric, case) for case in others] if against == REFERENCE else []
         answers = chance.answers(family, spreads)
         verdicts += [(q.case_id, answer) for q, answer in zip(family, answers, strict=True)]
     return verdicts
@@ -258,7 +257,7 @@ def overall(verdicts: Sequence[Verdict]) -> Status:
     A metric that could not be compared does not hide the status of the others, nor does a noisy
     one other than time.
     """
-    relevant = (v for v in verdicts if v.status is not Status.NOISY or of(v.metric) in turns.TIMES)
+    relevant = (v for v in verdicts if v.status is not Status.NOISY or of(v.metric) in TIMES)
     compared = {v.status for v in relevant if v.status not in NOT_COMPARED}
     return worst({verdicts[0].status, *compared})
 
@@ -272,9 +271,9 @@ def leading(verdicts: Sequence[Verdict]) -> Verdict:
 def is_suspicious(verdicts: Sequence[Verdict]) -> bool:
     """Whether fresh processes could change the answer: it moved, and is not confirmed.
 
-    A metric that pairs with the reference answer is left out: ``turns`` decides on more pairs.
+    A metric that pairs with the reference answer is left out: ``pairing`` decides on more pairs.
     """
-    answered = {v.metric for v in verdicts if turns.is_answer(v)}
+    answered = {v.metric for v in verdicts if pairing.is_answer(v)}
     return any(_can_change(v) for v in verdicts if v.metric not in answered)
 
 
@@ -286,8 +285,8 @@ def _can_change(verdict: Verdict) -> bool:
         return metric.host_sets and verdict.status is Status.REGRESSED
     return (
         verdict.status in (Status.REGRESSED, Status.IMPROVED)
-        or (verdict.status is Status.NOISY and turns.beyond(verdict, 1))
-        or (verdict.status is Status.OK and turns.beyond(verdict, -1))
+        or (verdict.status is Status.NOISY and pairing.beyond(verdict, 1))
+        or (verdict.status is Status.OK and pairing.beyond(verdict, -1))
     )
 
 
@@ -361,7 +360,7 @@ def skip_noisy(verdicts: Sequence[Verdict]) -> list[Verdict]:
     decided = {verdict.metric for verdict in verdicts if verdict.status not in silent}
     return [
         replace(v.finding(Overruled("baseline")), status=Status.SKIPPED)
-        if v.status is Status.NOISY and v.metric in decided and not turns.beyond(v, 1)
+        if v.status is Status.NOISY and v.metric in decided and not pairing.beyond(v, 1)
         else v
         for v in verdicts
     ]

@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bench_lib.findings import InTurns, NotInTurns, Overruled, SlowerThanBaseline
+from bench_lib.findings import Interleaved, NotInterleaved, Overruled, SlowerThanBaseline
 from bench_lib.model import ProcessSummary, Status, Verdict
 from bench_lib.verdict.chance import Question
-from bench_lib.verdict.evidence import REFERENCE, Evidence, Turns
+from bench_lib.verdict.evidence import REFERENCE, Evidence, Pairing
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.statistics.change import AGREEING, LEAST_PAIRS, Contrast, compare, paired
@@ -42,21 +42,21 @@ def can_answer(verdict: Verdict) -> bool:
 
 def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | None:
     """Return the question about the pairs; None if no pair has the metric on both sides."""
-    turns = evidence.turns
-    if turns is None or turns.without or metric.rule is not Rule.CHANCE:
+    pairing = evidence.pairing
+    if pairing is None or pairing.without or metric.rule is not Rule.CHANCE:
         return None
     sign = -1.0 if metric.more_is_better else 1.0
-    pairs = [(sign * math.log(new), sign * math.log(old)) for new, old in _values(metric, turns)]
+    pairs = [(sign * math.log(new), sign * math.log(old)) for new, old in _values(metric, pairing)]
     if not pairs:
         return None
-    candidates = [new for new, _ in turns.pairs]
+    candidates = [new for new, _ in pairing.pairs]
     return Question(
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, turns.planned, _alike(metric, evidence, candidates), follows=True),
+        paired(pairs, pairing.planned, _alike(metric, evidence, candidates), follows=True),
         metric.tolerance_in(evidence.limits) or 0.0,
-        findings=[InTurns(turns.reference, turns.decides_alone, turns.ended)],
+        findings=[Interleaved(pairing.reference, pairing.decides_alone, pairing.ended)],
     )
 
 
@@ -82,11 +82,11 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
     return statistics.median(detectable) if detectable else None
 
 
-def _values(metric: Metric, turns: Turns) -> list[tuple[float, float]]:
+def _values(metric: Metric, pairing: Pairing) -> list[tuple[float, float]]:
     """Return the values of the pairs whose sides measured the metric alike."""
-    if metric.in_place_of_host and not any(_waited(pair) for pair in turns.pairs):
+    if metric.in_place_of_host and not any(_waited(pair) for pair in pairing.pairs):
         return []
-    values = (_of_both(metric, pair) for pair in turns.pairs)
+    values = (_of_both(metric, pair) for pair in pairing.pairs)
     return [(both[0], both[1]) for both in values if len(both) > 1]
 
 
@@ -125,21 +125,21 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     They are while it is open whether it is slower than its tolerance allows, and where its baseline
     calls it slower and the pairs neither confirm nor exclude it.
     """
-    turns = evidence.turns
-    if turns is None or turns.without or turns.ended or len(turns.pairs) >= turns.planned:
+    pairing = evidence.pairing
+    if pairing is None or pairing.without or pairing.ended or len(pairing.pairs) >= pairing.planned:
         return False
-    if not turns.pairs:  # cases of several ranks are not paired before they look slower
+    if not pairing.pairs:  # cases of several ranks are not paired before they look slower
         return evidence.ranks == 1
     answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
     left = Status.SKIPPED  # to the device's own time
     timed = [v for v in answers.values() if of(v.metric) in TIMES and v.status is not left]
-    if len(turns.pairs) < LEAST_PAIRS and any(
+    if len(pairing.pairs) < LEAST_PAIRS and any(
         v.status is Status.SUSPECT or (v in timed and (beyond(v, 1) or beyond(v, -1)))
         for v in answers.values()
     ):
         return True
     decisive = DEVICE if DEVICE.name in answers else LEADING
-    if any(_is_open(v, turns) for v in timed if beyond(v, 1) or of(v.metric) is decisive):
+    if any(_is_open(v, pairing) for v in timed if beyond(v, 1) or of(v.metric) is decisive):
         return True
     return any(
         verdict.status in _SLOWER
@@ -155,7 +155,7 @@ def beyond(verdict: Verdict, direction: int) -> bool:
     return verdict.ratio is not None and verdict.ratio**direction > 1 + (verdict.tolerance or 0.0)
 
 
-def _is_open(answer: Verdict, turns: Turns) -> bool:
+def _is_open(answer: Verdict, pairing: Pairing) -> bool:
     """Whether a case may be slower by what its pairs show, and more pairs would decide."""
     if answer.status is Status.REGRESSED:
         return False
@@ -165,7 +165,7 @@ def _is_open(answer: Verdict, turns: Turns) -> bool:
     if low <= 0:
         return True
     tolerance = answer.tolerance or 0.0
-    in_the_end = math.log(high / low) / 2 * math.sqrt(len(turns.pairs) / turns.planned)
+    in_the_end = math.log(high / low) / 2 * math.sqrt(len(pairing.pairs) / pairing.planned)
     return high > 1 + tolerance and in_the_end <= tolerance
 
 
@@ -177,18 +177,18 @@ def decided(
     It stands before those that it replaces.  If the case is slower than its baseline all the same,
     the answer says so.
     """
-    turns = evidence.turns
-    if turns is None or not answers:
-        without = "" if turns is None else turns.without
+    pairing = evidence.pairing
+    if pairing is None or not answers:
+        without = "" if pairing is None else pairing.without
         return [
-            v.finding(NotInTurns(without))
+            v.finding(NotInterleaved(without))
             if without and v.status in _SLOWER and can_answer(v)
             else v
             for v in verdicts
         ]
     by_metric = {answer.metric: answer for answer in answers if is_answer(answer)}
-    others = [_set_aside(verdict, by_metric.get(verdict.metric), turns) for verdict in verdicts]
-    complete = [_complete(answer, others, turns) for answer in answers]
+    others = [_set_aside(verdict, by_metric.get(verdict.metric), pairing) for verdict in verdicts]
+    complete = [_complete(answer, others, pairing) for answer in answers]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
     return sorted([*complete, *others], key=lambda verdict: order.index(verdict.metric))
 
@@ -206,20 +206,20 @@ def elsewhere(verdicts: Sequence[Verdict]) -> list[Verdict]:
     ]
 
 
-def _complete(answer: Verdict, others: Sequence[Verdict], turns: Turns) -> Verdict:
+def _complete(answer: Verdict, others: Sequence[Verdict], pairing: Pairing) -> Verdict:
     """Add what both sides measured, and that a baseline is faster for another cause."""
-    values = _values(of(answer.metric), turns)
+    values = _values(of(answer.metric), pairing)
     new, old = (statistics.geometric_mean(side) for side in zip(*values, strict=True))
     answer = replace(answer, value=new, baseline=old)
     slower = [v for v in elsewhere([answer, *others]) if v.metric == answer.metric]
     if not slower or answer.ratio is None:
         return answer
     by = max(verdict.ratio or 1.0 for verdict in slower)
-    finding = SlowerThanBaseline(by, len(turns.pairs), list(turns.shared))
+    finding = SlowerThanBaseline(by, len(pairing.pairs), list(pairing.shared))
     return replace(answer, findings=[finding, *answer.findings])
 
 
-def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdict:
+def _set_aside(verdict: Verdict, answer: Verdict | None, pairing: Pairing) -> Verdict:
     """Withdraw a baseline's verdict where the pairs overrule it.
 
     One pair does not overrule a baseline that calls the case slower, nor do pairs that say nothing
@@ -228,8 +228,8 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, turns: Turns) -> Verdic
     if answer is None or verdict.status not in _REPLACED or verdict.status is answer.status:
         return verdict
     if verdict.status in _SLOWER:
-        least = min(LEAST_PAIRS, turns.planned) if answer.status is Status.SUSPECT else AGREEING
-        is_sure = len(turns.pairs) >= least
+        least = min(LEAST_PAIRS, pairing.planned) if answer.status is Status.SUSPECT else AGREEING
+        is_sure = len(pairing.pairs) >= least
         if not is_sure or (answer.status in _FINE and not _excludes(answer, verdict)):
             return verdict
     overruled = verdict.finding(Overruled("reference", answer.status))
