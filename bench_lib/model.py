@@ -409,7 +409,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Draw:
+class Choices:
     """The autotuning choices for a case; they may differ with other caches."""
 
     kernels: dict[str, Choice]
@@ -422,7 +422,7 @@ class Draw:
         """The choices by source; a kernel's name depends on its graph."""
         return {choice.source: choice for choice in self.kernels.values()}
 
-    def chooses_as(self, other: Draw) -> bool:
+    def chooses_as(self, other: Choices) -> bool:
         """Whether both have the same kernels with the same choices."""
         return self is other or self.by_source == other.by_source
 
@@ -441,7 +441,7 @@ class Draw:
 
 
 NOTHING_CHOSEN = ("the compiler is not Inductor", "no kernel is Triton's")
-"""Values of ``Draw.unknown`` if there was nothing to choose."""
+"""Values of ``Choices.unknown`` if there was nothing to choose."""
 
 
 NUMERICS, COUNTS = "numerics", "counts"
@@ -492,7 +492,7 @@ class Measurement:
     """First call of the compiled step minus a steady step; None for eager."""
     compile_cache: str | None = None
     """``cold``, ``warm`` or ``mixed`` by the compiler's cache counters; None if unknown."""
-    draw: Draw | None = None
+    draw: Choices | None = None
     """The compiler's choices; None for eager."""
     peak_memory_bytes: int | None = None
     """Peak of the allocator while measuring, minus what it held before."""
@@ -775,7 +775,7 @@ class ProcessSummary:
     worker: str = ""
     """Id of the process; results of cases in the same process are not independent.  Begins with
     the run's id and a slash, if the run is known."""
-    draw: Draw | None = None
+    draw: Choices | None = None
     """As in ``Measurement``."""
 
     @property

@@ -69,12 +69,12 @@ class Noisy(Contexts):
         super().__init__({}, DEVICE)
         self.bed, self.number = bed, number
 
-    def context(self, *, draws: int | None = None) -> Context:
+    def context(self, *, tries: int | None = None) -> Context:
         """Fork, unless the commit cannot open the device."""
         if self.number in self.bed.unstartable:
             raise LaunchError("libtorch.so is not there")
-        context = super().context(draws=draws)
-        if draws is not None:  # it calibrates, and measures nothing
+        context = super().context(tries=tries)
+        if tries is not None:  # it calibrates, and measures nothing
             return context
         slower = sum(size for at, size in self.bed.planted.items() if self.number >= at)
         second = 0.010 * (1 + slower) * math.exp(self.bed.draw.gauss(0, self.bed.sd))

@@ -41,7 +41,7 @@ from bench_lib.engine.suite import fails
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import LaunchCommand
-from bench_lib.model import Case, Choice, Draw, Fault, ProcessSummary, Record, Status, Verdict
+from bench_lib.model import Case, Choice, Choices, Fault, ProcessSummary, Record, Status, Verdict
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineChange, BaselineError
 from bench_lib.verdict import choices as compared
@@ -53,8 +53,8 @@ SMALL = {"XBLOCK": 512, "num_stages": 1, "num_warps": 8}
 DEVICE = gpus(1)[0]
 
 
-def make_draw(*chosen: dict[str, Any], sources: str = "abcdefgh") -> Draw:
-    return Draw(
+def make_draw(*chosen: dict[str, Any], sources: str = "abcdefgh") -> Choices:
+    return Choices(
         {
             f"triton_poi_fused_{i}": Choice(sources[i] * 64, config)
             for i, config in enumerate(chosen)
@@ -64,7 +64,7 @@ def make_draw(*chosen: dict[str, Any], sources: str = "abcdefgh") -> Draw:
 
 ACCEPTED = make_draw(BIG, BIG, BIG)
 OTHER = make_draw(BIG, SMALL, BIG)
-UNKNOWN = Draw({}, choices.NO_KERNEL)
+UNKNOWN = Choices({}, choices.NO_KERNEL)
 
 
 # ---- reading what a compiler chose --------------------------------------------------------
@@ -110,23 +110,23 @@ def test_a_kernel_is_told_with_the_tiles_that_it_runs_with(monkeypatch):
 
     compiled(monkeypatch, {"triton_poi_fused_relu_0": make_kernel(BIG), "torch": torch})
     key = generate_lookup_hash_from_source_code("{'x': 4096}", SOURCE)
-    assert choices.drawn(since=0) == Draw({"triton_poi_fused_relu_0": Choice(key, BIG)})
+    assert choices.made(since=0) == Choices({"triton_poi_fused_relu_0": Choice(key, BIG)})
     renamed = make_kernel(BIG, SOURCE.replace("relu_0", "relu_7"))
     compiled(monkeypatch, {"triton_poi_fused_relu_7": renamed})
-    assert choices.drawn(since=0).table == {key: BIG}
+    assert choices.made(since=0).table == {key: BIG}
 
 
 def test_only_what_was_compiled_since_then_counts(monkeypatch):
     compiled(monkeypatch, {"a": make_kernel(BIG)}, {"b": make_kernel(SMALL)})
     assert choices.compiled_so_far() == 2
-    assert list(choices.drawn(since=1).kernels) == ["b"]
-    assert choices.drawn(since=2) == Draw({}, "the compiler is not Inductor")
+    assert list(choices.made(since=1).kernels) == ["b"]
+    assert choices.made(since=2) == Choices({}, "the compiler is not Inductor")
 
 
 def test_kernels_of_several_graphs_count_from_zero_in_each(monkeypatch):
     backward = make_kernel(SMALL, SOURCE.replace("xnumel", "rnumel"))
     compiled(monkeypatch, {"k": make_kernel(BIG)}, {"k": backward})
-    assert {n: c.config for n, c in choices.drawn(since=0).kernels.items()} == {
+    assert {n: c.config for n, c in choices.made(since=0).kernels.items()} == {
         "k": BIG,
         "k.2": SMALL,
     }
@@ -138,12 +138,12 @@ def test_a_template_s_tiles_stand_in_its_source(monkeypatch):
     for source in sources:
         kernel = make_kernel({"num_warps": 8, "num_stages": 3}, source, kind="TEMPLATE")
         compiled(monkeypatch, {"triton_tem_fused_mm_0": kernel})
-        found.append(choices.drawn(since=0).kernels["triton_tem_fused_mm_0"])
+        found.append(choices.made(since=0).kernels["triton_tem_fused_mm_0"])
     assert [choice.config["BLOCK_M"] for choice in found] == [64, 128]
     assert found[0].config["ALLOW_TF32"] == "False"
     assert found[0].source == found[1].source
     assert all(choice.template for choice in found)
-    assert Draw({"k": found[0]}).table == {}
+    assert Choices({"k": found[0]}).table == {}
 
 
 OTHERWISE = "this version of torch stores them differently"
@@ -167,7 +167,7 @@ OTHERWISE = "this version of torch stores them differently"
 )
 def test_choices_that_cannot_be_told_say_why(monkeypatch, graphs, why):
     compiled(monkeypatch, *graphs)
-    assert choices.drawn(since=0) == Draw({}, why)
+    assert choices.made(since=0) == Choices({}, why)
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_a_handed_configuration_is_not_tuned_further(monkeypatch):
     )
     known, other = make_kernel(BIG), make_kernel(BIG, SOURCE.replace("xnumel", "rnumel"))
     compiled(monkeypatch, {"known": known})
-    with choices.handed(choices.drawn(since=0).table):
+    with choices.handed(choices.made(since=0).table):
         for kernel in (known, other):
             CachingAutotuner.coordinate_descent_tuning(kernel, kernel.launchers[0])
     assert known.launchers[0].config.found_by_coordesc
@@ -240,12 +240,12 @@ MORE = "the sources of 2 kernels differ"
 CHANGED = "for triton_poi_fused_1"
 
 
-def of_draw(draw: Draw | None, *slower: float) -> list[ProcessSummary]:
+def of_draw(draw: Choices | None, *slower: float) -> list[ProcessSummary]:
     return make_processes([TEN_MS[1] + each for each in slower], draw=draw)
 
 
 def evidence(
-    candidate: list[ProcessSummary], draw: Draw | None = ACCEPTED, **fields: Any
+    candidate: list[ProcessSummary], draw: Choices | None = ACCEPTED, **fields: Any
 ) -> Evidence:
     baseline = make_baseline(processes=make_processes(TEN_MS, draw=draw))
     return Evidence(candidate, baseline, planned=6, **fields)
@@ -263,7 +263,7 @@ def latency(of: Evidence) -> Verdict:
         (ANOTHER, ACCEPTED, f"{CHANGED}; {MORE}"),
         (make_draw(BIG, BIG), ACCEPTED, LESS),
         (OTHER, None, "the baseline's are not known"),
-        (Draw({}, "why"), ACCEPTED, "they are not known: why"),
+        (Choices({}, "why"), ACCEPTED, "they are not known: why"),
     ],
 )
 def test_no_case_is_regressed_by_one_tuning(drawn, baseline, words):
@@ -409,9 +409,9 @@ def judged(tmp_path, monkeypatch):
 
     def run(
         times: list[float],
-        drawn: Draw | None,
+        drawn: Choices | None,
         *cases: Case,
-        accepted: Draw | None = ACCEPTED,
+        accepted: Choices | None = ACCEPTED,
         **options: Any,
     ) -> tuple[Record, list[str]]:
         cases = cases or (CASE,)

@@ -377,7 +377,7 @@ def test_a_companion_is_drawn_once_and_a_measuring_context_until_it_is_of_the_ch
     assert workers.log[:2] == ["fork context-1", "fork context-2"]
     assert workers.log[2] == "context-2 takes its turn"
     as_many_as_usual = None
-    assert workers.draws == [as_many_as_usual, 1, as_many_as_usual]
+    assert workers.tries == [as_many_as_usual, 1, as_many_as_usual]
 
 
 def test_a_companion_that_is_gone_costs_no_case(bench, workers):
@@ -631,7 +631,7 @@ def test_cases_are_looked_into_in_one_context_that_measures_nothing(bench, worke
         *("fork context-1", "context-1 a"),
         *("fork context-2", "context-2 profiles a", "context-2 profiles b", "end context-2"),
     ]
-    assert workers.draws[-1] == 1
+    assert workers.tries[-1] == 1
 
 
 def test_a_case_that_cannot_be_looked_into_says_why_and_the_next_one_can(bench, workers):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from builders import make_baseline, make_process, make_processes
 
-from bench_lib.model import Choice, Draw, Limits, Origin, ProcessSummary
+from bench_lib.model import Choice, Choices, Limits, Origin, ProcessSummary
 from bench_lib.verdict.evidence import (
     PINNED,
     ROLLING,
     Evidence,
     differing,
-    known_draw,
+    known_choices,
     mostly_waited,
 )
 
@@ -22,8 +22,8 @@ def on(*devices: str | None, **fields) -> list[ProcessSummary]:
     return [make_process(device_uuid=device, **fields) for device in devices]
 
 
-def drew(number: int) -> Draw:
-    return Draw({"kernel": Choice("source", {"XBLOCK": number})})
+def drew(number: int) -> Choices:
+    return Choices({"kernel": Choice("source", {"XBLOCK": number})})
 
 
 def evidence(candidate, baseline=(), rolling=(), **fields) -> Evidence:
@@ -53,19 +53,19 @@ def test_five_accepted_nights_are_a_reference_and_one_of_many_processes_is_not(n
 
 def test_nights_of_the_candidates_draw_and_of_none_known_are_held_against():
     here, there, unknown = (make_process(draw=draw) for draw in (drew(1), drew(2), None))
-    unseen = make_process(draw=Draw({}, "no cache files"))
+    unseen = make_process(draw=Choices({}, "no cache files"))
     nights = nights_of([here, there, unknown, unseen], 5)
     found = evidence([unseen, here], [here], nights).references[ROLLING]
-    other = [process for process in nights if known_draw(process) is None]
+    other = [process for process in nights if known_choices(process) is None]
     assert found == [*other, *nights[::4]]
     assert evidence([unseen], [here], nights).references[ROLLING] == nights
     assert evidence([here], [here], nights_of([there], 9)).references.keys() == {PINNED}
 
 
 def test_a_draw_without_kernels_is_unknown():
-    assert known_draw(make_process(draw=Draw({}, "another backend"))) is None
-    assert known_draw(make_process()) is None
-    assert known_draw(make_process(draw=drew(1))) == drew(1)
+    assert known_choices(make_process(draw=Choices({}, "another backend"))) is None
+    assert known_choices(make_process()) is None
+    assert known_choices(make_process(draw=drew(1))) == drew(1)
 
 
 def test_only_measured_values_that_somebody_accepted_are_a_baseline():

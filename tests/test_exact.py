@@ -14,7 +14,7 @@ from builders import make_baseline, make_measurement, make_process, make_process
 from quickly import one_thread
 
 from bench_lib import reasons
-from bench_lib.model import Choice, Draw, Limits, ProcessSummary, Status
+from bench_lib.model import Choice, Choices, Limits, ProcessSummary, Status
 from bench_lib.verdict import judge
 from bench_lib.verdict.evidence import Evidence, Pairing
 from bench_lib.verdict.metrics import summarise
@@ -134,7 +134,9 @@ def test_a_count_fails_a_case_that_asks() -> None:
 def test_a_kernel_that_spills_is_named() -> None:
     def drawn(spills: int, warps: int = 4) -> list[ProcessSummary]:
         kernel = Choice("source", {"num_warps": warps}, resources={"spills": spills, "shared": 0})
-        return [replace(p, draw=Draw({"triton_red_0": kernel})) for p in make_processes([0.0] * 5)]
+        return [
+            replace(p, draw=Choices({"triton_red_0": kernel})) for p in make_processes([0.0] * 5)
+        ]
 
     assert reason(drawn(24), drawn(0)).endswith("; spills 0 -> 24 in triton_red_0")
     assert "spills" not in reason(drawn(24), drawn(24))

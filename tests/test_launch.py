@@ -44,14 +44,14 @@ from bench_lib.launch.wire import (
     connect,
 )
 from bench_lib.launch.zygote import (
-    DRAWS,
     MOST_FUTILE,
+    MOST_TRIES,
     SAME_KIND,
     MeasureRequest,
     WorkerProcess,
     Zygote,
 )
-from bench_lib.model import Case, Choice, Draw, Param, Sampling
+from bench_lib.model import Case, Choice, Choices, Param, Sampling
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
 from bench_lib.worker.context import kind_of, short_traceback
@@ -138,7 +138,7 @@ def test_handed_choices_reach_the_compiler_of_their_case_alone(
 ) -> None:
     kept = os.environ.get("TRITON_CACHE_DIR", "")
     chosen = {"XBLOCK": 512, "num_warps": 8}
-    draw = Draw({"triton_poi_fused_0": Choice("a" * 64, chosen)})
+    draw = Choices({"triton_poi_fused_0": Choice("a" * 64, chosen)})
     context.measure(
         case("choosing", table={"a" * 64: chosen}, kept=kept), MeasureRequest(choices=draw)
     )
@@ -560,7 +560,7 @@ def drawn_in_rounds(
 def test_after_two_futile_rounds_contexts_are_taken_as_they_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    futile = [EXPENSIVE] * DRAWS
+    futile = [EXPENSIVE] * MOST_TRIES
     assert MOST_FUTILE == 2
     assert drawn_in_rounds(monkeypatch, [futile, futile, [EXPENSIVE], [EXPENSIVE], [CHEAP]]) == [
         8,
@@ -582,7 +582,7 @@ def test_a_context_that_says_of_itself_that_launches_are_expensive_is_ended(tmp_
     )
     path = os.pathsep.join([str(tmp_path), str(HERE)])
     with Zygote(environment={**BRIEF, "PYTHONPATH": path}) as zygote:
-        companion = zygote.context(draws=1)
+        companion = zygote.context(tries=1)
         assert (companion.name, companion.excess) == ("context-1", EXPENSIVE)
         context = zygote.context()
         assert (context.name, context.excess) == ("context-3", CHEAP)

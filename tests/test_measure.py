@@ -14,7 +14,7 @@ import pytest
 import torch
 from standins.device import AT_ONCE, Device
 
-from bench_lib.model import Case, Draw, Launch, Measurement, Numerics, Sampling, Training
+from bench_lib.model import Case, Choices, Launch, Measurement, Numerics, Sampling, Training
 from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.measure import (
     FEWEST_ISSUES,
@@ -268,10 +268,10 @@ def test_compile_time_is_the_first_call_less_a_steady_step():
 
 
 def test_the_compilers_choices_are_of_what_this_case_compiled(monkeypatch):
-    found = Draw({}, "no kernel is Triton's")
+    found = Choices({}, "no kernel is Triton's")
     monkeypatch.setattr("bench_lib.worker.choices.compiled_so_far", lambda: 7)
     monkeypatch.setattr(
-        "bench_lib.worker.choices.drawn", lambda since: found if since == 7 else None
+        "bench_lib.worker.choices.made", lambda since: found if since == 7 else None
     )
     assert Device(compiled=True).measure().draw == found
 

@@ -21,7 +21,7 @@ from processes import ON_THE_CPU
 
 from bench_lib.model import (
     Choice,
-    Draw,
+    Choices,
     Limits,
     MachineWarning,
     Numerics,
@@ -112,7 +112,7 @@ def test_an_answer_is_told_by_its_distances_from_fp32(fields, found):
 
 def test_a_summary_reads_from_the_first_look_what_later_ones_find_filled():
     first = make_measurement(compile_s=60.0, compile_cache="cold", first_step_s=70.0)
-    draw = Draw({"kernel": Choice("source", {"XBLOCK": 1})})
+    draw = Choices({"kernel": Choice("source", {"XBLOCK": 1})})
     again = make_measurement(compile_s=1.0, first_step_s=2.0, iteration_s=[0.5] * 4, draw=draw)
     about = {"environment": "e", "time": "t", "worker": "run/0", "cold": True}
     found = summarise(again, **about, first_look=first)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench_lib.model import Choice, Draw, ProcessSummary, SlowDown
+from bench_lib.model import Choice, Choices, ProcessSummary, SlowDown
 from bench_lib.verdict import nights
 from bench_lib.verdict.nights import CaseNights, CaseRun, over_nights, times
 from bench_lib.verdict.statistics.change import t_quantile
@@ -227,8 +227,8 @@ def test_a_host_bound_case_is_followed_by_its_devices_own_time():
 
 
 def test_another_draw_of_the_compiler_is_another_level():
-    def drew(number: int) -> Draw:
-        return Draw({"k": Choice("source", {"XBLOCK": number})})
+    def drew(number: int) -> Choices:
+        return Choices({"k": Choice("source", {"XBLOCK": number})})
 
     here, there = (process(0.01, name, draw=drew(n)) for n, name in enumerate("ab"))
     unknown = process(0.01, "c")

@@ -38,7 +38,7 @@ from bench_lib.model import (
     COUNTS,
     NUMERICS,
     Choice,
-    Draw,
+    Choices,
     Environment,
     Hardware,
     Launch,
@@ -489,7 +489,9 @@ def test_ending_a_run_between_the_halves_of_a_pair_loses_that_pair_alone(bed, mo
 # ---- where a compiler chooses ---------------------------------------------------------------
 
 
-ITS, ELSE = (Draw({"triton_poi_fused_0": Choice(source * 64, {"XBLOCK": 1024})}) for source in "ab")
+ITS, ELSE = (
+    Choices({"triton_poi_fused_0": Choice(source * 64, {"XBLOCK": 1024})}) for source in "ab"
+)
 
 
 def measured_in(contexts):

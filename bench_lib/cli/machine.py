@@ -96,7 +96,7 @@ def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | Non
     variables = {**backends.visibility(device), PRELOAD_VARIABLE: "torch"}
     try:
         with Zygote(environment=variables) as zygote:
-            context = zygote.context(draws=1)
+            context = zygote.context(tries=1)
             differences = backends.confirm(device, context.device)
             return {**zygote.versions, "cudnn": context.cudnn}, "; ".join(differences) or None
     except LaunchError as error:

@@ -31,7 +31,7 @@ from bench_lib.model import (
     Attempt,
     Bursts,
     Case,
-    Draw,
+    Choices,
     Environment,
     Fault,
     Hardware,
@@ -58,7 +58,7 @@ class HeldDevice:
         settings: Settings,
         *,
         accepted: Callable[[Case], Sequence[ProcessSummary]] = lambda _case: (),
-        choices: Callable[[Case], Draw | None] = lambda _case: None,
+        choices: Callable[[Case], Choices | None] = lambda _case: None,
         start: Callable[[Side, Hardware], Zygote] = start_workers,
         watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
@@ -415,7 +415,7 @@ class HeldDevice:
             known = {*request.known, *(name for name, fact in stored.items() if fact is not None)}
             ranks, choices = case.launch.ranks, None
             if not case.launch.cold and ranks == 1:  # with cold caches tuning is measured, too
-                choices = self._choices(case) or (None if request.keeps else Draw({}))
+                choices = self._choices(case) or (None if request.keeps else Choices({}))
             phase = f"in {ranks} ranks" if ranks > 1 else "starting a process"
             is_only = process == 0 and self._settings.processes == 1
             label = case.id if is_only else f"{case.id}, process {process + 1}"

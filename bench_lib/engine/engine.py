@@ -28,7 +28,7 @@ from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import (
     Case,
-    Draw,
+    Choices,
     Environment,
     Hardware,
     KernelTable,
@@ -171,7 +171,7 @@ class Engine:
             )
             return [] if baseline is None else baseline.processes
 
-        def chosen(case: Case) -> Draw | None:
+        def chosen(case: Case) -> Choices | None:
             if self.settings.own_choices or not self._by_baseline:
                 return None
             return choices.accepted(self.baselines_of(device.key).baselines.get(case.id))

@@ -265,7 +265,7 @@ class Processes:
 
     def fork(self) -> WorkerProcess:
         """Return a process that is not to measure anything; raises LaunchError."""
-        return self._zygote().context(draws=1)
+        return self._zygote().context(tries=1)
 
     def begin(self) -> None:
         """Have workers start unless they are there; a failure is repeated where one is opened."""

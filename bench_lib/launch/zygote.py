@@ -39,7 +39,16 @@ from bench_lib.launch.wire import (
     ProtocolError,
     address,
 )
-from bench_lib.model import Bursts, Calibration, Case, Device, Draw, Fault, KernelTable, Measurement
+from bench_lib.model import (
+    Bursts,
+    Calibration,
+    Case,
+    Choices,
+    Device,
+    Fault,
+    KernelTable,
+    Measurement,
+)
 
 START_LIMIT_S = 300.0
 """torch on a cold network file system takes minutes to import."""
@@ -47,7 +56,7 @@ OPEN_LIMIT_S = 120.0
 STOPPED_LIMIT_S = 30.0
 TURN_LIMIT_S = 10.0
 CALIBRATION_LIMIT_S = 60.0
-DRAWS = 8
+MOST_TRIES = 8
 """Most contexts to try; if half are expensive, all eight are once in 256 times."""
 MOST_FUTILE = 2
 """After so many rounds in a row without a cheap context, contexts are taken as they come."""
@@ -65,7 +74,7 @@ class MeasureRequest:
 
     bursts: Bursts | None = None
     """The bursts to measure it in if it is power-bound."""
-    choices: Draw | None = None
+    choices: Choices | None = None
     """The compiler makes these choices, in caches of their own, and tunes only other kernels; the
     process must not have measured anything before."""
     keeps: bool = True
@@ -115,7 +124,7 @@ class WorkerProcess:
         Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
         """
         proof = arithmetic.proof(case)
-        options = {
+        fields = {
             "bursts": asked.bursts and dataclasses.asdict(asked.bursts),
             "choices": asked.choices and asked.choices.table,
             "discards": not asked.keeps,
@@ -123,13 +132,11 @@ class WorkerProcess:
             "known": sorted(asked.known),
             "device_time": asked.device_time,
         }
-        options = {name: value for name, value in options.items() if value not in (None, False, [])}
-        measurement = self._answer(
-            "measure", case, "measurement", Measurement, options, enter=asked.enter
-        )
+        fields = {name: value for name, value in fields.items() if value not in (None, False, [])}
+        timed = self._answer("measure", case, "measurement", Measurement, fields, enter=asked.enter)
         if proof is not None:
             self._zygote.proved.add(proof)
-        return measurement
+        return timed
 
     def calibrate(self) -> Calibration:
         """Find how long the device works at full clock.
@@ -349,16 +356,15 @@ class Zygote:
                 f"cannot start a worker with {command[0]}: {error.strerror}; it must be {expected}"
             ) from error
 
-    def context(self, *, draws: int = DRAWS) -> WorkerProcess:
+    def context(self, *, tries: int = MOST_TRIES) -> WorkerProcess:
         """Fork a context and wait until it has opened its device.
 
-        A context with expensive launches is replaced by another one, up to ``draws`` in all.
+        A context with expensive launches is replaced by another one, up to ``tries`` in all.
         Raises LaunchError if the workers do not start or the device cannot be opened.
         """
         self.wait()
-        if self._futile >= MOST_FUTILE:
-            draws = 1
-        for _ in range(draws - 1):
+        tries = 1 if self._futile >= MOST_FUTILE else tries
+        for _ in range(tries - 1):
             context = self._forked()
             if not context.is_expensive:
                 self._futile = 0
@@ -366,7 +372,7 @@ class Zygote:
             context.close()
             self.exit_code(context.name)  # until it has ended, it may hold the device's memory
         context = self._forked()
-        if draws > 1:
+        if tries > 1:
             self._futile = self._futile + 1 if context.is_expensive else 0
         return context
 
@@ -447,9 +453,8 @@ class Zygote:
             assert self._connection is not None
             self._connection.send(order)
         except ClosedError as error:
-            raise self._error(
-                self._obituary("the process that starts the workers has ended"), None
-            ) from error
+            ended = self._obituary("the process that starts the workers has ended")
+            raise self._error(ended, None) from error
 
     def _note(self, message: dict[str, Any]) -> None:
         self._exits[str(message["exited"])] = int(message["code"])
@@ -489,9 +494,8 @@ class Zygote:
             if (code := self._process.poll()) is not None:
                 raise self._error(self._obituary(how_it_ended(code)), code)
         elif _state(self._pid) in "ZX":
-            raise self._error(
-                self._obituary("the process that starts the shared workers has ended"), None
-            )
+            ended = self._obituary("the process that starts the shared workers has ended")
+            raise self._error(ended, None)
 
     def _raise_if_ended(self, name: str) -> None:
         """Raise LaunchError if a context has ended before it called back."""
@@ -502,8 +506,7 @@ class Zygote:
                 self._note(self._connection.receive(TURN_LIMIT_S))
                 while self._connection.has_message():
                     self._note(self._connection.receive())
-        code = self._exits.get(name)
-        if code is not None:
+        if (code := self._exits.get(name)) is not None:
             output = last_output(self.logs / f"{name}.log")
             raise self._error(f"a worker did not start: {how_it_ended(code)}\n{output}", code)
 
@@ -523,10 +526,8 @@ class Zygote:
         output = last_output(self.logs / "zygote.log")
         for package in ("torch", "torchvision"):
             if f"No module named '{package}'" in output:
-                return (
-                    f"the worker's interpreter has no {package}; "
-                    "install torch and torchvision there"
-                )
+                remedy = "install torch and torchvision there"
+                return f"the worker's interpreter has no {package}; {remedy}"
         return f"{cause}; its last output:\n{output}" if output else cause
 
 

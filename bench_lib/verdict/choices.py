@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from bench_lib.findings import OtherChoices
 from bench_lib.formats import many, some
-from bench_lib.model import NOTHING_CHOSEN, Baseline, Draw, ProcessSummary, Status, Verdict
-from bench_lib.verdict.evidence import REFERENCE, Evidence, drawn_alike, known_draw
+from bench_lib.model import NOTHING_CHOSEN, Baseline, Choices, ProcessSummary, Status, Verdict
+from bench_lib.verdict.evidence import REFERENCE, Evidence, chosen_alike, known_choices
 from bench_lib.verdict.metrics import of
 
 LEAST_TUNINGS = 3
@@ -23,14 +23,14 @@ MOST_NAMED = 3
 """Kernels that a reason names."""
 
 
-def accepted(baseline: Baseline | None) -> Draw | None:
+def accepted(baseline: Baseline | None) -> Choices | None:
     """Return the choices that most of a baseline's processes had; None if unknown."""
     return _commonest([] if baseline is None else baseline.processes)
 
 
-def _commonest(processes: Sequence[ProcessSummary]) -> Draw | None:
-    draws = [draw for draw in map(known_draw, processes) if draw is not None]
-    return max(draws, key=lambda draw: len(drawn_alike(processes, draw)), default=None)
+def _commonest(processes: Sequence[ProcessSummary]) -> Choices | None:
+    draws = [draw for draw in map(known_choices, processes) if draw is not None]
+    return max(draws, key=lambda draw: len(chosen_alike(processes, draw)), default=None)
 
 
 def otherwise(evidence: Evidence, against: str) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from bench_lib.findings import ClockChange
-from bench_lib.model import Baseline, Draw, Limits, ProcessSummary
+from bench_lib.model import Baseline, Choices, Limits, ProcessSummary
 from bench_lib.verdict import validity
 from bench_lib.verdict.statistics.change import AGREEING
 
@@ -77,13 +77,13 @@ class Evidence:
         """What to compare with, by its name; the nights only where they are enough."""
         if self.baseline is None:
             return {}
-        draw = next(filter(None, map(known_draw, self.candidate)), None)
+        draw = next(filter(None, map(known_choices, self.candidate)), None)
         accepted, nights = self.baseline.processes, self.rolling
         if draw is not None:  # the accepted processes with the same choices, if they are several
-            alike = drawn_alike(accepted, draw)
+            alike = chosen_alike(accepted, draw)
             accepted = alike if len(alike) >= AGREEING else accepted
-            unknown = [process for process in nights if known_draw(process) is None]
-            nights = [*unknown, *drawn_alike(nights, draw)]
+            unknown = [process for process in nights if known_choices(process) is None]
+            nights = [*unknown, *chosen_alike(nights, draw)]
         # A night counts once, however many processes it has; one of an unknown run is a night.
         runs = {process.run or n for n, process in enumerate(nights)}
         return {PINNED: accepted, **({ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {})}
@@ -159,15 +159,14 @@ class Evidence:
         return [list(pinned), list(reversed(self.rolling))]
 
 
-def known_draw(process: ProcessSummary) -> Draw | None:
+def known_choices(process: ProcessSummary) -> Choices | None:
     """Return the compiler's choices for a process; None if there are none, or not known."""
     return process.draw if process.draw is not None and process.draw.kernels else None
 
 
-def drawn_alike(processes: Sequence[ProcessSummary], draw: Draw) -> list[ProcessSummary]:
+def chosen_alike(processes: Sequence[ProcessSummary], draw: Choices) -> list[ProcessSummary]:
     """Return the processes for which the compiler chose so."""
-    known = ((process, known_draw(process)) for process in processes)
-    return [process for process, own in known if own is not None and own.chooses_as(draw)]
+    return [p for p in processes if (own := known_choices(p)) and own.chooses_as(draw)]
 
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:

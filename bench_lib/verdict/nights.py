@@ -18,7 +18,7 @@ import numpy as np
 
 from bench_lib.formats import many, percent, shortened, some
 from bench_lib.model import ProcessSummary, SlowDown, Status
-from bench_lib.verdict.evidence import drawn_alike, known_draw, mostly_waited
+from bench_lib.verdict.evidence import chosen_alike, known_choices, mostly_waited
 from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics.change import (
     LEAST_CASES,
@@ -99,12 +99,12 @@ def times(
 ) -> dict[str, tuple[str, float]]:
     """Return by process its device and its time, a logarithm, if it is comparable with others.
 
-    For a host-bound case it is the device's own time.  Processes of another draw of the compiler,
+    For a host-bound case it is the device's own time.  Processes whose compiler chose otherwise,
     or of another state, are left out.
     """
-    if (draw := next(filter(None, map(known_draw, like)), None)) is not None:
-        unknown = [process for process in processes if known_draw(process) is None]
-        processes = [*unknown, *drawn_alike(processes, draw)]
+    if (draw := next(filter(None, map(known_choices, like)), None)) is not None:
+        unknown = [process for process in processes if known_choices(process) is None]
+        processes = [*unknown, *chosen_alike(processes, draw)]
     metric = DEVICE if mostly_waited(like) else LEADING
     try:
         state = metric.common_state(like)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from bench_lib.model import NOTHING_CHOSEN, Choice, Draw
+from bench_lib.model import NOTHING_CHOSEN, Choice, Choices
 from bench_lib.worker import caches
 
 CODE = "torch._inductor.codecache"
@@ -38,20 +38,20 @@ def _modules() -> list[Any]:
     return list(getattr(getattr(code, "PyCodeCache", None), "modules", ()))
 
 
-def drawn(since: int) -> Draw:
+def made(since: int) -> Choices:
     """Return the choices of graphs that were compiled or loaded since ``compiled_so_far``."""
     graphs = [module for module in _modules()[since:] if hasattr(module, "call")]
     if not graphs:
-        return Draw({}, NO_MODULE)
+        return Choices({}, NO_MODULE)
     kernels = [(n, k) for graph in graphs for n, k in vars(graph).items() if _is_autotuner(k)]
     if not kernels:
-        return Draw({}, NO_KERNEL)
+        return Choices({}, NO_KERNEL)
     try:
         choices = {name: _choice(kernel) for name, kernel in _named(kernels) if kernel.launchers}
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         cause = f"{type(error).__name__}: {error}"
-        return Draw({}, f"this version of torch stores them differently: {cause}")
-    return Draw(dict(sorted(choices.items())), "" if choices else NOT_DECIDED)
+        return Choices({}, f"this version of torch stores them differently: {cause}")
+    return Choices(dict(sorted(choices.items())), "" if choices else NOT_DECIDED)
 
 
 def _is_autotuner(value: object) -> bool:
@@ -109,7 +109,7 @@ def _key(sizes: str, source: str) -> str:
 
 @contextlib.contextmanager
 def handed(table: Mapping[str, Mapping[str, int | str]], *, keeps: bool = True) -> Iterator[None]:
-    """Have the compiler make the choices of a draw's table, in caches that only this table fills.
+    """Have the compiler make a table's autotuning choices, in caches that only this table fills.
 
     They stay for the next time unless ``keeps`` is false; then the compiler tunes whatever the
     table lacks.  Works only in a process that has not compiled anything yet.  A torch that does not

@@ -305,7 +305,7 @@ def _measured(
     if issues and workload.steps is None:
         burst = _burst(case, context, workload, step_s, host_bound=host_bound)
 
-    draw = choices.drawn(since=compiled) if workload.compiled else None
+    draw = choices.made(since=compiled) if workload.compiled else None
 
     portions: dict[str, list[float]] = {name: [] for name in workload.portions}
     if portions:

@@ -24,7 +24,7 @@ from bench_lib.launch.zygote import PLAIN, MeasureRequest
 from bench_lib.model import (
     Calibration,
     Case,
-    Draw,
+    Choices,
     Fault,
     Hardware,
     Kernel,
@@ -86,8 +86,8 @@ class Contexts:
         self.device = device
         self.log: list[str] = []
         self.forks = 0
-        self.draws: list[int | None] = []
-        """How many draws each context was allowed; None where nothing was said."""
+        self.tries: list[int | None] = []
+        """How many tries each context was allowed; None where nothing was said."""
         self.alive: set[str] = set()
         self.refuse_forks_from: int | None = None
         self.asks_to_give_way = False
@@ -97,15 +97,15 @@ class Contexts:
         self.device_time: list[bool] = []
         """Whether the device's own time was asked for, by measurement."""
         self.compiled: set[str] = set()
-        self.drawn: dict[str, Draw] = {}
+        self.drawn: dict[str, Choices] = {}
         """What the compiler chooses for a case, if not what it is handed."""
         self.kernels: dict[str, KernelTable | str | Fault] = {}
         """What a look into a case's step finds; one kernel of 5 ms where nothing is said."""
 
-    def context(self, *, draws: int | None = None) -> Context:
+    def context(self, *, tries: int | None = None) -> Context:
         """Fork, unless told to refuse from some fork on."""
         self.forks += 1
-        self.draws.append(draws)
+        self.tries.append(tries)
         if self.refuse_forks_from is not None and self.forks >= self.refuse_forks_from:
             raise LaunchError("no device")
         name = f"context-{self.forks}"
