@@ -10,7 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench_lib.backends import Backend, Source
+    from bench_lib.backends.backend import Backend
+    from bench_lib.backends.looks import Source
     from bench_lib.model import (
         Case,
         Hardware,
@@ -29,18 +30,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.3.0.dev0"
 
-_PUBLIC = {
-    **dict.fromkeys(
-        (
-            *("Case", "Hardware", "Launch", "Limits", "Measurement", "Record", "Sampling"),
-            *("Status", "Telemetry", "UserError", "Verdict"),
-        ),
-        "bench_lib.model",
-    ),
-    **dict.fromkeys(("Backend", "Source"), "bench_lib.backends"),
+_HOMES = {
+    "Backend": "bench_lib.backends.backend",
+    "Source": "bench_lib.backends.looks",
     **dict.fromkeys(("Metric", "Rule"), "bench_lib.verdict.metrics.metric"),
     **dict.fromkeys(("Setting", "UnsupportedError", "Workload"), "bench_lib.worker.workload"),
 }
+"""Where the names live that are not in ``bench_lib.model``."""
 __all__ = [
     "Backend",
     "Case",
@@ -65,10 +61,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name from where it lives."""
-    if name not in _PUBLIC:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    return getattr(importlib.import_module(_HOMES.get(name, "bench_lib.model")), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_PUBLIC]
+    return [*globals(), *__all__]

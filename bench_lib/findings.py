@@ -211,31 +211,12 @@ class Note(Finding):
     kind: str = "told"
 
 
+KINDS: Mapping[str, type[Finding]] = {finding.kind: finding for finding in Finding.__subclasses__()}
+"""The kinds of findings above, by their names in files."""
+
+
 @dataclass(frozen=True)
 class LaterFinding(Finding):
     """A kind that a later version added."""
 
     kind: str
-
-
-KINDS: Mapping[str, type[Finding]] = {
-    finding.kind: finding
-    for finding in (
-        Difference,
-        Interleaved,
-        NotInterleaved,
-        SlowerThanBaseline,
-        Overruled,
-        ClockChange,
-        HostBound,
-        OtherChoices,
-        CountChange,
-        ResourceChange,
-        Bounded,
-        Differs,
-        OtherState,
-        Unaccepted,
-        Note,
-    )
-}
-"""The kinds of findings by their names in files."""

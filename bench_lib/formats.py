@@ -113,10 +113,6 @@ def printable(text: str) -> str:
     return _COMMANDS.sub(r"\g<0> ", plain)
 
 
-MOST_LINE = 1000
-"""Most characters of a message; high, because a message ends with the remedy."""
-
-
 def some(names: Sequence[str], most: int) -> str:
     """List up to ``most`` names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
@@ -129,7 +125,10 @@ def on_one_line(text: str, most: int) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
-def shortened(text: str, most: int = MOST_LINE) -> str:
-    """Return the first line of a text, printable and with at most ``most`` characters."""
+def shortened(text: str, most: int = 1000) -> str:
+    """Return the first line of a text, printable and with at most ``most`` characters.
+
+    These are many by default, because a message ends with the remedy.
+    """
     first = printable(text).partition("\n")[0]
     return first if len(first) <= most else f"{first[: most - 1]}…"

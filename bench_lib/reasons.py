@@ -85,7 +85,9 @@ def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:
         case Bounded():
             yield from _bounded(verdict, finding)
         case Differs(conditions):
-            yield f"conditions differ from {_whose(verdict)}: {'; '.join(conditions)}"
+            name = _baseline(verdict)
+            whose = f"{name}'s" if name == "the baseline" else f"those of {name}"
+            yield f"conditions differ from {whose}: {'; '.join(conditions)}"
         case OtherState():
             yield _other_state(verdict, finding)
         case Unaccepted():
@@ -105,11 +107,6 @@ def _baseline(verdict: Verdict) -> str:
     """Name what the verdict compares with."""
     pairing = verdict.found(Interleaved)
     return pairing.reference if pairing is not None and pairing.alone else "the baseline"
-
-
-def _whose(verdict: Verdict) -> str:
-    name = _baseline(verdict)
-    return f"{name}'s" if name == "the baseline" else f"those of {name}"
 
 
 # --- processes, or pairs ---------------------------------------------------------------------

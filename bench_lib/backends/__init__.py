@@ -21,7 +21,6 @@ from bench_lib.backends.amd import AMD
 from bench_lib.backends.backend import Backend, Unknown
 from bench_lib.backends.catalogue import MEMORY_TOLERANCE
 from bench_lib.backends.cpu import CPU
-from bench_lib.backends.looks import Source
 from bench_lib.backends.nvidia import NVIDIA
 from bench_lib.backends.sysfs import ROOT, warn_once
 from bench_lib.model import Device, Hardware
@@ -30,21 +29,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from bench_lib.backends.profiler import Profilers
-
-__all__ = [
-    "Backend",
-    "Source",
-    "confirm",
-    "detect",
-    "every",
-    "is_gpu",
-    "of",
-    "profilers",
-    "this_cpu",
-    "used_by",
-    "variables",
-    "visibility",
-]
 
 GROUP = "bench_lib.backends"
 """The group of entry points whose objects are Backends."""

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench_lib import backends
-from bench_lib.backends import Backend
-from bench_lib.backends.backend import Check, good, stops, unknown, warns
+from bench_lib.backends.backend import Backend, Check, good, stops, unknown, warns
 from bench_lib.backends.sysfs import ROOT, text
 from bench_lib.environment.fingerprint import governor, numa_balancing
 from bench_lib.model import Hardware
