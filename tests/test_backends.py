@@ -197,7 +197,16 @@ def profilers(package, machine, monkeypatch):
 )
 def test_a_profiler_is_asked_of_whoever_has_its_name(tmp_path, tool, words):
     with pytest.raises(UnprofiledError, match=words):
-        with_vendors(make_case(), make_hardware(), tmp_path, tool)
+        with_vendors(
+            make_case(),
+            make_hardware(),
+            tmp_path,
+            tool,
+            steps=1,
+            timeline=False,
+            environment=None,
+            say=print,
+        )
 
 
 # --- a vendor that nobody knows ----------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 from bench_lib.backends.amd import devices as listed
 from bench_lib.backends.amd import machine, package, rocm, sensors
 from bench_lib.backends.backend import Backend, Build, Check, Software
+from bench_lib.backends.folders import state_of
 from bench_lib.backends.looks import NothingToldError, Source, cause_of, tells
 from bench_lib.backends.profiler import Profilers
 from bench_lib.formulas.arithmetic import why_no_tf32_on_amd
@@ -109,7 +110,9 @@ class AMD(Backend):
 
     def conditions(self, environment: Environment, *, cold: bool) -> dict[str, Any]:
         """Add whether MIOpen's database, which chooses kernels, was filled before the run."""
-        return {} if cold else machine.conditions(environment.caches)
+        if cold or machine.MIOPEN not in environment.caches:
+            return {}
+        return {"miopen_cache": state_of(environment.caches[machine.MIOPEN])}
 
     def has_tf32(self, device: Hardware) -> bool:
         """Return False: workers refuse it for networks, whose convolutions do not use it."""

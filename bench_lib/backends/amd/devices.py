@@ -148,17 +148,11 @@ def on_bus(root: Path, slot: str, function: int | str) -> Path:
 
 def number_of(device: Hardware, root: Path) -> int | None:
     """Return KFD's number of a device; None if it is not in the topology."""
-    node = node_of(device, root)
-    return None if node is None else number(node / "gpu_id")
-
-
-def node_of(device: Hardware, root: Path) -> Path | None:
-    """Return a device's folder in the KFD topology; None if it has none."""
     for node in (root / NODES).glob("*"):
         values = properties(node / "properties")
         slot, _, partition = address(values)
         if values.get("location_id") and f"{slot}.{partition}" == device.bdf:
-            return node
+            return number(node / "gpu_id")
     return None
 
 

@@ -25,15 +25,7 @@ from bench_lib.backends.backend import (
     unknown,
     warns,
 )
-from bench_lib.backends.folders import (
-    describe_folder,
-    entries,
-    hashed,
-    place,
-    state,
-    state_of,
-    walk,
-)
+from bench_lib.backends.folders import describe_folder, entries, hashed, place, state, walk
 from bench_lib.backends.sysfs import text
 from bench_lib.model import Hardware
 
@@ -148,13 +140,6 @@ def _networked_home(environ: Mapping[str, str]) -> str | None:
     mount = next((folder for folder in (home, *home.parents) if str(folder) in kinds), None)
     kind = kinds[str(mount)] if mount else ""
     return kind if kind.startswith(NETWORKED) else None
-
-
-def conditions(caches: Mapping[str, str]) -> dict[str, str]:
-    """Return whether MIOpen's databases were cold or warm when the run started."""
-    if MIOPEN not in caches:
-        return {}
-    return {"miopen_cache": state_of(caches[MIOPEN])}
 
 
 # --- checks of bench-lib env -------------------------------------------------------------

@@ -8,10 +8,9 @@ MI350 have 1.4 to 1.8, and 1.9 is a list of self-describing attributes.  Linux 6
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-Table = Mapping[str, list[int | None]]
+Table = Mapping[str, Sequence[float | None]]
 """A table's values by field name; a value is None if the firmware does not have it."""
 
 _RESIDENCIES = (
@@ -125,7 +124,7 @@ def _values(content: bytes, at: int, form: str) -> list[int | None]:
     return [None if n in (unknown, -1) else n for n in struct.unpack_from(f"<{form}", content, at)]
 
 
-def one(table: Table, *names: str) -> int | None:
+def one(table: Table, *names: str) -> float | None:
     """Return the first known value among the named fields, in the table's unit."""
-    values: Any = (value for name in names for value in table.get(name, ())[:1])
+    values = (value for name in names for value in table.get(name, ())[:1])
     return next((value for value in values if value is not None), None)

@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.backends.amd import rocm, sensors
-from bench_lib.backends.amd.metrics import COUNTERS
-from bench_lib.backends.amd.sensors import Partition, mean_busy, paced, supported
+from bench_lib.backends.amd.metrics import COUNTERS, busy_of
+from bench_lib.backends.amd.sensors import Partition, figure, supported
 from bench_lib.backends.looks import NothingToldError, Source
 from bench_lib.model import Hardware
-
-_HEATS = ("temperature_hotspot", "temperature_edge")
-"""Temperatures in the table of metrics, the preferred one first."""
 
 
 def source(device: Hardware, root: Path) -> Source:
@@ -103,25 +100,20 @@ class _Gpu:
         """
         answer = self.ask("gpu_metrics_info", handle)
         metrics = answer if isinstance(answer, dict) else {}
-        dies = [supported(clock) for clock in _as_list(metrics.get("current_gfxclks"))]
-        if part is None:
-            if not any(dies):
-                dies = [supported(metrics.get("current_gfxclk"))]
-            load = mean_busy([metrics.get("average_gfx_activity")])
-        else:
-            busy = _as_list(metrics.get("xcp_stats.gfx_busy_inst"))
-            load = mean_busy(busy[part.number]) if part.number < len(busy) else None
-        flags = metrics.get("indep_throttle_status")
-        # The package converts the flags of an MI200 to a bool, which loses the reason.
-        reasons = ["throttled"] if flags is True else sensors.reasons_in(supported(flags))
-        return {
-            **paced(dies, part),
-            "memory_clock_mhz": supported(metrics.get("current_uclk")),
-            "power_w": sensors.watts(metrics),
-            "temperature_c": sensors.first(map(metrics.get, _HEATS)),
-            "utilization": load,
-            **(sensors.counted(metrics, COUNTERS[1:], COUNTERS[0]) or {"throttle": reasons}),
+        table = {
+            name: [figure(value) if name in COUNTERS else supported(value)]
+            for name, value in metrics.items()
         }
+        clocks = [supported(clock) for clock in _as_list(metrics.get("current_gfxclks"))]
+        if any(clocks) or part is not None:
+            table["current_gfxclk"] = clocks
+        for number, loads in enumerate(_as_list(metrics.get("xcp_stats.gfx_busy_inst"))):
+            table[busy_of(number)] = [supported(load) for load in _as_list(loads)]
+        sample = sensors.converted(table, part)
+        # The package converts the flags of an MI200 to a bool, which loses the reason.
+        if metrics.get("indep_throttle_status") is True:
+            sample["throttle"] = ["throttled"]
+        return sample
 
     def processes(self, handle: object) -> dict[str, Any]:
         """List the processes with memory on the device; empty if the package refuses."""

@@ -20,6 +20,8 @@ from bench_lib.model import Hardware
 REASONS = ("prochot", "power cap", "thermal", "thermal, regulator", "thermal, memory")
 """What the firmware of MI300 and later counts, in the order of the ``gpu_metrics`` table."""
 
+POWERS = ("socket_power", "current_socket_power", "curr_socket_power", "average_socket_power")
+"""The power in watts, whose name depends on the kind of GPU and the version of the package."""
 _KINDS = ("power cap", "current limit", "thermal")
 _HOTSPOT = 1 << 36
 """Always set on Radeon W7900 and R9700 (issue 11781 of ROCm/rocm-systems), and unused on MI200
@@ -42,30 +44,6 @@ def supported(value: object) -> float | None:
     """Return a sensor's figure; None if all its 16 or more bits are ones: it is not supported."""
     number = figure(value)
     return None if number in _UNSUPPORTED else number
-
-
-def first(values: Iterable[object]) -> float | None:
-    """Return the first known figure, in the source's unit."""
-    return next((number for value in values if (number := supported(value)) is not None), None)
-
-
-def watts(metrics: Mapping[str, Any]) -> float | None:
-    """Return the power in watts, whose name depends on the version of the package.
-
-    The second die of an MI250X has no sensor of its own and reports 0.
-    """
-    names = ("socket_power", "current_socket_power", "average_socket_power")
-    return next((power for name in names if (power := supported(metrics.get(name)))), None)
-
-
-def counted(table: Mapping[str, Any], fields: Sequence[str], clock: str) -> dict[str, Any]:
-    """Return the counters of a table and their clock, in the table's unit.
-
-    `fields` are the table's names of `REASONS`, in that order.
-    """
-    pairs = zip(REASONS, fields, strict=True)
-    counts = {reason: figure(table.get(field)) for reason, field in pairs}
-    return counting(counts, figure(table.get(clock)))
 
 
 def counting(counts: Mapping[str, float | None], ticks: float | None) -> dict[str, Any]:
@@ -167,13 +145,6 @@ def merged(own: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
     return {**card, **{name: value for name, value in own.items() if value not in (None, [], {})}}
 
 
-def mean_busy(values: object) -> float | None:
-    """Return the mean of the known percentages, as a fraction from 0 to 1."""
-    loads = [supported(value) for value in values] if isinstance(values, list) else []
-    busy = [load for load in loads if load is not None]
-    return statistics.fmean(busy) / 100 if busy else None
-
-
 # --- the kernel's files -------------------------------------------------------------------
 
 
@@ -197,11 +168,10 @@ def source(device: Hardware, root: Path) -> Source:
     def look(*, with_pids: bool) -> dict[str, Any]:
         table = metrics.read(content(pci / "gpu_metrics"))
         powers = (_scaled(hwmon / f"power1_{kind}", 1e6) for kind in ("average", "input"))
-        sample = _converted(table, part)
+        sample = converted(table, part)
         hwmon_readers: dict[str, Callable[[], float | None]] = {
             "clock_mhz": lambda: _scaled(hwmon / "freq1_input", 1e6) if part is None else None,
             "memory_clock_mhz": lambda: _scaled(hwmon / "freq2_input", 1e6),
-            # The second die of an MI250X has no sensor of its own and reports 0.
             "power_w": lambda: next(filter(None, powers), None),
             "temperature_c": lambda: _scaled(sensor, 1e3) if sensor else None,
             "utilization": lambda: _scaled(pci / "gpu_busy_percent", 100) if part is None else None,
@@ -220,22 +190,23 @@ def _scaled(path: Path, divisor: float) -> float | None:
     return None if value is None else value / divisor
 
 
-def _converted(table: metrics.Table, part: Partition | None) -> dict[str, Any]:
+def converted(table: metrics.Table, part: Partition | None) -> dict[str, Any]:
     """Convert a card's table to a sample of the card, or of a part of it."""
-    clocks = table.get("current_gfxclk", [])
-    busy = [one(table, "average_gfx_activity")]
+    loads: Sequence[float | None] = [one(table, "average_gfx_activity")]
     if part is not None:
         dies = table.get(BUSY_DIES, [])
-        busy = table.get(busy_of(part.number), [dies[n] for n in part.places(dies)])
+        loads = table.get(busy_of(part.number), [dies[n] for n in part.places(dies)])
+    busy = [load for load in loads if load is not None]
     flags = one(table, "indep_throttle_status")
     counts = dict(zip(REASONS, (one(table, name) for name in COUNTERS[1:]), strict=True))
-    power = one(table, "curr_socket_power", "average_socket_power")
+    # The second die of an MI250X has no sensor of its own and reports 0.
+    power = next((watts for name in POWERS if (watts := one(table, name))), None)
     return {
-        **paced(clocks, part),
+        **paced(table.get("current_gfxclk", []), part),
         "memory_clock_mhz": one(table, "current_uclk"),
-        "power_w": power or None,
+        "power_w": power,
         "temperature_c": one(table, "temperature_hotspot", "temperature_edge"),
-        "utilization": mean_busy(list(busy)),
+        "utilization": statistics.fmean(busy) / 100 if busy else None,
         **({} if flags is None else {"throttle": reasons_in(flags)}),
         **counting(counts, one(table, COUNTERS[0])),
     }
