@@ -13,9 +13,6 @@ from bench_lib.report import console
 from bench_lib.storage.history import Run
 from bench_lib.verdict.metrics import summarise
 
-TIMER = "bench_lib, in a worker process"
-"""The source of the times in pytest-benchmark's files."""
-
 
 def document(run: Run) -> str:
     """Return a run as the JSON that ``pytest-benchmark compare`` reads."""
@@ -90,7 +87,7 @@ def _benchmark(
     )
     options = {
         "disable_gc": True,
-        "timer": TIMER,
+        "timer": "bench_lib, in a worker process",
         "min_rounds": record.case.sampling.iterations,
         "max_time": record.case.sampling.measure_s,
         "min_time": 0.0,

@@ -152,7 +152,7 @@ def explanations(
         for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
             warnings = attempt.measurement.warnings if attempt.measurement else []
             hints += ((record.case.id, f"warning: {text}") for text in warnings)
-    lines += grouped(reasons) + grouped(hints, lambda text: _NUMBER.sub("", text))
+    lines += grouped(reasons) + grouped(hints, lambda text: re.sub(r"\d+(?:\.\d+)?", "", text))
     return list(map(printable, lines))
 
 
@@ -160,7 +160,7 @@ def changes(records: Iterable[Record]) -> list[str]:
     """Return a line for each set of changes in the environment since the baseline."""
     days: dict[str, set[str]] = {}
     for record in records:
-        if record.changes and record.status not in _UNJUDGED:
+        if record.changes and record.status not in (Status.NO_BASELINE, Status.SKIPPED, None):
             text = shortened("; ".join(record.changes))
             days.setdefault(text, set()).add((record.baseline_accepted or "")[:10])
     return [
@@ -169,18 +169,12 @@ def changes(records: Iterable[Record]) -> list[str]:
     ]
 
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-
-
 def grouped(remarks: Iterable[tuple[str, str]], key: Callable[[str], str] = str) -> list[str]:
     """Return a line for each text of a case, or for all with one key, with its cases."""
     groups: dict[str, dict[str, str]] = {}
     for case_id, text in remarks:
         groups.setdefault(key(text), {}).setdefault(case_id, text)
     return [f"{some(list(g), NAMED)}: {next(iter(g.values()))}" for g in groups.values()]
-
-
-_UNJUDGED = (Status.NO_BASELINE, Status.SKIPPED, None)
 
 
 def _quarantine_lines(record: Record) -> list[str]:
@@ -201,17 +195,14 @@ def counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "not judged"
 
 
-_FURTHER = re.compile(r"; | \(| than ")
-"""Where the details of a reason begin."""
-
-
 def brief(record: Record) -> str:
     """Return which metric fails, by how much, and the kernels to blame; or the error."""
     verdict = judge.leading(record.verdicts)
     first = printable(verdict.reason).partition("\n")[0]
     if verdict.status is Status.ERROR:
         return f"{verdict.status.value}: {first}"
-    text = f"{verdict.metric}: {_FURTHER.split(first)[0]}"
+    without_details = re.split(r"; | \(| than ", first)[0]
+    text = f"{verdict.metric}: {without_details}"
     return text + (f" ({'; '.join(record.blamed)})" if record.blamed else "")
 
 

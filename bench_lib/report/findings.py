@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench_lib.cases.matrix import usual_tier
 from bench_lib.environment.fingerprint import difference
-from bench_lib.formats import many, on_one_line, shortened, signed_percent
+from bench_lib.formats import many, on_one_line, shortened, signed_percent, some
 from bench_lib.model import Status
 from bench_lib.report.night import Moved, Night, NightCase
 from bench_lib.verdict import metrics
@@ -54,23 +55,14 @@ def onset(night: Night, entry: NightCase) -> Onset:
     if (moved := entry.slower_since) is not None:
         since = f"{moved.time[:10]} ({signed_percent(moved.change.ratio - 1)})"
         return Onset(since, moved.run_id, moved, None, own_last(moved.environment))
-    failing = _failing(entry)
+    latest = itertools.takewhile(lambda point: point.status in FAILING, reversed(entry.points))
+    failing = list(latest)[::-1]
     good = entry.last_good
     before = night.environments.get(good.environment) if good else None
     after = night.environments.get(failing[0].environment) if failing else entry.environment
     changes = difference(before, after) if before and after else []
     first = failing[0].run_id if failing else ""
     return Onset(_since(entry, failing), first, None, good, own_last(changes))
-
-
-def _failing(entry: NightCase) -> list[Point]:
-    """Return the points of the failures since the last one that passed; oldest first."""
-    failing: list[Point] = []
-    for point in reversed(entry.points):
-        if point.status not in FAILING:
-            break
-        failing.insert(0, point)
-    return failing
 
 
 def _since(entry: NightCase, failing: list[Point]) -> str:
@@ -124,19 +116,19 @@ class NightCause:
         # Drop the role of kernels of unknown purpose.
         parts = [name.replace(": ", " ", 1).removeprefix("other ") for name in names]
         errors = {_error(entry) for entry in self.entries if entry.status is Status.ERROR}
-        return _and_more(parts) or (errors.pop() if len(errors) == 1 else self.kind)
+        return some(parts, 1) or (errors.pop() if len(errors) == 1 else self.kind)
 
     @property
     def title(self) -> str:
         """The cause in one line: how many cases, what is to blame, since when, by how much."""
         case_id, count = self.entries[0].record.case.id, len(self.entries)
         after = [change for change in self.onset.changes if not change.startswith(OWN)]
-        blamed = [self.blamed, f"after {_and_more(after or self.onset.changes)}"]
+        blamed = [self.blamed, f"after {some(after or self.onset.changes, 1)}"]
         cause = " ".join(filter(None, blamed if self.onset.changes else blamed[:1]))
         title = f"{many(count, 'case') if count > 1 else case_id}: {cause or 'unknown cause'}"
         if self.onset.run_id:
             title += f", since {self.onset.since.partition(' (')[0]}"
-        worst = max((e.verdict.ratio or 0 for e in self.entries if e.verdict), default=0)
+        worst = max(map(_ratio, self.entries))
         if worst > 1:
             title += f", {'up to ' if count > 1 else ''}{worst - 1:.1%} slower"
         return on_one_line(title, MOST_TITLE)
@@ -144,15 +136,14 @@ class NightCause:
 
 def causes(night: Night) -> list[NightCause]:
     """Group a night's failures by first bad run and by what is to blame; largest group first."""
-    groups: dict[tuple[str, str], list[tuple[NightCase, Onset]]] = {}
+    groups: dict[tuple[str, str], list[NightCase]] = {}
     for entry in night.failed:
-        began = onset(night, entry)
-        key = began.run_id or entry.run_id, _kind(entry)
-        groups.setdefault(key, []).append((entry, began))
+        key = onset(night, entry).run_id or entry.run_id, _kind(entry)
+        groups.setdefault(key, []).append(entry)
     all_causes = []
-    for (run_id, kind), members in groups.items():
-        members.sort(key=lambda member: -_ratio(member[0]))
-        all_causes.append(NightCause(run_id, kind, [entry for entry, _ in members], members[0][1]))
+    for key, entries in groups.items():
+        entries.sort(key=_ratio, reverse=True)
+        all_causes.append(NightCause(*key, entries, onset(night, entries[0])))
     return sorted(all_causes, key=lambda cause: -len(cause.entries))
 
 
@@ -178,12 +169,6 @@ def _error(entry: NightCase) -> str:
     return shortened(reason.strip().partition("\n")[0], MOST_FAULT)
 
 
-def _and_more(names: Sequence[str]) -> str:
-    """Return the first, with the number of the others; empty if there is none."""
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more}" if names else ""
-
-
 # --- commands ----------------------------------------------------------------------------------
 
 
@@ -195,10 +180,13 @@ def commands(entry: NightCase) -> list[tuple[str, str]]:
     """Return the commands that may help with a case: their effect, and the command line."""
     case_id, key, status = entry.record.case.id, entry.hardware.key, entry.status
     offered = []
-    if argv := measuring_again(entry):
-        offered.append(("Measure again", argv))
+    if nodeid := entry.record.nodeid:
+        # Without this option, pytest finds no case of another tier.
+        tier = entry.record.case.tier
+        option = [] if tier == usual_tier(entry.hardware) else ["--perf-tier", tier]
+        offered.append(("Measure again", ["pytest", nodeid, *option]))
     offered.append(("Profile", ["bench-lib", "profile", case_id]))
-    if entry.accepted and status not in (None, Status.OK):
+    if entry.record.measurements and status not in (None, Status.OK):
         argv = ["bench-lib", "baseline", "accept", "--run", entry.run_id, "--case", case_id]
         # Without the option, a worse value would be refused.
         argv += ["--force"] if status is Status.REGRESSED else []
@@ -210,13 +198,3 @@ def commands(entry: NightCase) -> list[tuple[str, str]]:
         argv = ["bench-lib", "bisect", case_id, "--good", "last-ok"]
         offered.append((FIND, argv))
     return [(effect, shlex.join(argv)) for effect, argv in offered]
-
-
-def measuring_again(entry: NightCase) -> list[str]:
-    """Return the command that measures a case again; empty if the case is of no test."""
-    case, nodeid = entry.record.case, entry.record.nodeid
-    if not nodeid:
-        return []
-    # Without this option, pytest finds no case of another tier.
-    tier = [] if case.tier == usual_tier(entry.hardware) else ["--perf-tier", case.tier]
-    return ["pytest", nodeid, *tier]

@@ -20,7 +20,7 @@ import jinja2
 from markupsafe import Markup
 
 from bench_lib import __version__
-from bench_lib.environment.commits import Checkout, Commit
+from bench_lib.environment.commits import Checkout
 from bench_lib.formats import CHANGE_S, RATIO, many, printable, some
 from bench_lib.model import PRECISIONS, Status, Verdict
 from bench_lib.profiling import kernels
@@ -103,7 +103,7 @@ def page(night: Night, checkout: Checkout | None = None) -> str:
         left_out=len(others) - len(details_of_others),
         table=as_html(Table(columns, entries, CAPTION)),
         legend=LEGEND,
-        hardware=_hardware(night),
+        hardware={e.hardware.key: _hardware(e) for e in reversed(night.entries)},
         version=__version__,
         styles=Markup(_packaged("report.css")),  # noqa: S704 - ours
         code=Markup(script),  # noqa: S704 - ours
@@ -261,8 +261,8 @@ def _case(night: Night, entry: NightCase) -> dict[str, Any]:
 
 
 def _metric(verdict: Verdict) -> str:
-    against = "" if verdict.against == "pinned" else f" ({verdict.against})"
-    return verdict.metric + (against if verdict.against else "")
+    is_usual = verdict.against in ("", "pinned")
+    return verdict.metric if is_usual else f"{verdict.metric} ({verdict.against})"
 
 
 def _unit(verdict: Verdict) -> str:
@@ -302,16 +302,11 @@ def _since(night: Night, entry: NightCase) -> str:
 _COMMITS = re.compile(r"commit ([0-9a-f]{7,64}) -> ([0-9a-f]{7,64})")
 
 
-def _commits(changes: Iterable[str], checkout: Checkout) -> list[Commit]:
-    """Return the commits that came with changes of the environment."""
-    pairs = filter(None, map(_COMMITS.fullmatch, changes))
-    return [commit for pair in pairs for commit in checkout.between(pair[1], pair[2])]
-
-
 def _cause(cause: NightCause, shown: dict[Place, Markup], checkout: Checkout) -> dict[str, Any]:
     """Return what the page shows of a cause; ``shown`` are the cases with details."""
     details = [shown[entry.place] for entry in cause.entries if entry.place in shown]
     names = [entry.record.case.id for entry in cause.entries]
+    pairs = filter(None, map(_COMMITS.fullmatch, cause.onset.changes))
     return {
         "name": cause.name,
         "title": cause.title,
@@ -319,28 +314,22 @@ def _cause(cause: NightCause, shown: dict[Place, Markup], checkout: Checkout) ->
         "cases": details,
         "left_out": len(cause.entries) - len(details),
         "changes": cause.onset.changes,
-        "commits": _commits(cause.onset.changes, checkout),
+        "commits": [commit for pair in pairs for commit in checkout.between(pair[1], pair[2])],
     }
 
 
-def _hardware(night: Night) -> dict[str, str]:
-    """Return each hardware key's device and environment."""
-    by_key: dict[str, str] = {}
-    for entry in night.entries:
-        key, environment = entry.hardware.key, entry.environment
-        if key in by_key:
-            continue
-        parts = [entry.hardware.name]
-        if environment is not None:
-            software = {
-                "torch": environment.torch,
-                "ROCm": environment.rocm,
-                "HIP": environment.hip,
-                "CUDA": environment.cuda,
-                "driver": environment.driver,
-                "Python": environment.python,
-                "commit": environment.commit and environment.commit[:12],
-            }
-            parts += [f"{name} {value}" for name, value in software.items() if value]
-        by_key[key] = " · ".join(parts)
-    return by_key
+def _hardware(entry: NightCase) -> str:
+    """Describe the device and the environment."""
+    parts, environment = [entry.hardware.name], entry.environment
+    if environment is not None:
+        software = {
+            "torch": environment.torch,
+            "ROCm": environment.rocm,
+            "HIP": environment.hip,
+            "CUDA": environment.cuda,
+            "driver": environment.driver,
+            "Python": environment.python,
+            "commit": environment.commit and environment.commit[:12],
+        }
+        parts += [f"{name} {value}" for name, value in software.items() if value]
+    return " · ".join(parts)

@@ -18,7 +18,6 @@ from bench_lib.model import (
     Environment,
     Fault,
     Hardware,
-    Measurement,
     Record,
     SlowDown,
     Status,
@@ -30,7 +29,6 @@ from bench_lib.report import console
 from bench_lib.report.render import cells
 from bench_lib.storage import history
 from bench_lib.storage.baselines import BaselineError, load
-from bench_lib.storage.history import Run
 from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict import metrics, nights
 from bench_lib.verdict.evidence import REFERENCE
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from bench_lib.verdict.statistics.levels import Change
 
 DAYS = 90
-"""Days of history that a page shows."""
 LATE = dt.timedelta(hours=36)
 """A night was missed if no run has begun for this long."""
 MOST_NAMED = 10
@@ -110,7 +107,7 @@ class NightCase:
     @property
     def failing(self) -> bool:
         """Whether it makes the night fail."""
-        return fails(self.record)
+        return self.record.status in FAILING and not self.quarantined
 
     @property
     def verdict(self) -> Verdict | None:
@@ -121,11 +118,6 @@ class NightCase:
     def fault(self) -> Fault | None:
         """Why there is no measurement, from the last attempt that has a reason."""
         return next((a.fault for a in reversed(self.record.attempts) if a.fault), None)
-
-    @cached_property
-    def accepted(self) -> list[Measurement]:
-        """The accepted measurements."""
-        return self.record.measurements
 
     @property
     def last_good(self) -> Point | None:
@@ -351,8 +343,11 @@ def _measured(night: Night, archive: Archive, folder: Path) -> dict[Place, Night
                 message = f"run {line.run_id}: {record.case.id} cannot be shown: {error}"
                 night.left_out.append(message)
                 continue
-            entry = _entry(line, run, record)
-            key = entry.hardware.key
+            last = record.attempts[-1]
+            environment = run.environments.get(last.environment)
+            device = run.device_of(last)
+            entry = NightCase(record, device, line.run_id, environment=environment)
+            key = device.key
             if key not in accepted:
                 accepted[key] = _accepted(night, folder, key)
             earlier = entries.get(entry.place)
@@ -375,12 +370,6 @@ def _accepted(night: Night, folder: Path, key: str) -> Mapping[str, Baseline]:
         night.left_out.append(f"baselines of {key}: {error}")
         return {}
     return file.measured
-
-
-def _entry(line: RunLine, run: Run, record: Record) -> NightCase:
-    last = record.attempts[-1]
-    environment = run.environments.get(last.environment)
-    return NightCase(record, run.device_of(last), line.run_id, environment=environment)
 
 
 def _look_back(night: Night, entries: dict[Place, NightCase], archive: Archive, days: int) -> None:
@@ -447,11 +436,6 @@ def _missing_cases(points: Sequence[Point]) -> list[str]:
         f"{key}: in the previous run, but not in this one: {some(sorted(cases), MOST_NAMED)}"
         for key, cases in sorted(by_key.items())
     ]
-
-
-def fails(record: Record) -> bool:
-    """Return whether a record makes its night fail."""
-    return record.status in FAILING and not console.excused(record)
 
 
 def _cases_phrase(night: Night) -> str:
