@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
+import re
 import warnings
 from pathlib import Path
 
@@ -37,6 +39,12 @@ def properties(path: Path) -> dict[str, int]:
     """Read KFD's lines of a name and a number; other lines are ignored."""
     pairs = (line.split() for line in (text(path) or "").splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def cpu_model(root: Path) -> str | None:
+    """Return the CPU's name as the kernel has it, else its architecture; None if unknown."""
+    model = re.search(r"^model name\s*:\s*(\S.*)$", text(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return model[1].strip() if model else platform.machine() or None
 
 
 @functools.cache

@@ -175,8 +175,6 @@ def _network_clash(chosen: Mapping[str, Any]) -> str | None:
         return f"optimizer_every is {chosen['optimizer_every']}, but inference has no optimizer"
     if mode == "graph" and chosen["optimizer_every"] > 1:
         return "compile_mode graph repeats one step, but optimizer_every needs different steps"
-    if mode == "graph" and chosen["ranks"] > 1:
-        return f"compile_mode graph records one device's step, but ranks is {chosen['ranks']}"
     return None
 
 
@@ -228,11 +226,11 @@ threads of each, and whether caches are cold."""
 
 def clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
     """Return why values, one for each axis, are an invalid combination, or None."""
-    return workload.clash(chosen) or _launch_clash(workload, chosen)
-
-
-def _launch_clash(workload: WorkloadAxes, chosen: Mapping[str, Any]) -> str | None:
+    if problem := workload.clash(chosen):
+        return problem
     ranks, batch = chosen["ranks"], chosen.get("batch_size")
+    if chosen.get("compile_mode") == "graph" and ranks > 1:
+        return f"compile_mode graph records one device's step, but ranks is {ranks}"
     if not chosen["strong"]:
         return None
     if batch is None:

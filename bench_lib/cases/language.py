@@ -38,8 +38,6 @@ def _clash(chosen: Mapping[str, Any]) -> str | None:
     if length + (GENERATED if task == "decode" else 0) > size.context:
         generated = f" and {GENERATED} tokens are generated" if task == "decode" else ""
         return f"length is {length}{generated}, but {network} has only {size.context} positions"
-    if mode == "graph" and ranks > 1:
-        return f"compile_mode graph records one device's step, but ranks is {ranks}"
     if parallel == "fsdp2" and ranks > 1 and task in GENERATION:
         return f"fsdp2 would gather all weights in every pass of {task}; use ddp"
     if parallel == "fsdp2" and mode in RECORDING:

@@ -8,8 +8,8 @@ the file, the table and the key.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import itertools
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +43,7 @@ from bench_lib.model import (
     is_case_id,
     is_param,
     too_tolerant,
+    unknown,
 )
 from bench_lib.verdict import metrics
 
@@ -55,9 +56,7 @@ MOST_CASES = 100_000
 FACTORY = "factory"
 """The table of cases that a user's own function builds."""
 SETTINGS = ("sampling", "limits", "time_limit_s")
-"""Keys of a table besides its axes."""
-_SETTINGS = ("extends", *SETTINGS)
-"""Keys of a tier besides its tables."""
+"""Keys of a tier or a table besides its tables or axes."""
 
 
 def tables(sizes: Mapping[str, int]) -> dict[str, WorkloadAxes]:
@@ -91,12 +90,9 @@ def cases_in(path: Path) -> dict[str, Case]:
     """
     strings: list[str] = []
     with contextlib.suppress(OSError, ValueError):  # read_matrix reports it
-        strings = _TEXT.findall(path.read_text(encoding="utf-8"))
+        strings = re.findall(r"""["']([^"'\n]+)["']""", path.read_text(encoding="utf-8"))
     tiers = read_matrix(path, tables(dict.fromkeys(strings, 0)))
     return {case.id: case for cases in tiers.values() for case in cases}
-
-
-_TEXT = re.compile(r"""["']([^"'\n]+)["']""")
 
 
 def cases_of(
@@ -155,7 +151,7 @@ class _Reader:
         body = self.document[tier]
         if not isinstance(body, dict):
             raise self.wrong(tier, "must be a table")
-        self._check_keys(tier, body, (*_SETTINGS, FACTORY, *self.workloads))
+        self._check_keys(tier, body, ("extends", *SETTINGS, FACTORY, *self.workloads))
         base = self._settings(tier, ".", body, Case(id="", workload="", tier=tier))
         cases: dict[str, Case] = {}
         for name in (*self.workloads, FACTORY):
@@ -214,9 +210,7 @@ class _Reader:
         names = [axis.name for axis in axes]
         self._check_keys(where, table, (*SETTINGS, "exclude", *names))
         choices = [self._choices(where, axis, table) for axis in axes]
-        count = 1
-        for values in choices:
-            count *= len(values)
+        count = math.prod(map(len, choices))
         if count > MOST_CASES:
             raise self.wrong(where, f"has {count} cases; the limit is {MOST_CASES}")
         excludes = self._excludes(where, table, axes)
@@ -267,9 +261,7 @@ class _Reader:
         allowed = list(allowed)
         for key in table:
             if key not in allowed:
-                close = difflib.get_close_matches(key, allowed, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"valid keys: {', '.join(allowed)}"
-                raise self.wrong(where, f"unknown key {key!r}; {hint}")
+                raise self.wrong(where, unknown("key", key, allowed))
 
     def _fields(self, where: str, defaults: Any, values: Any) -> Any:
         if not isinstance(values, dict):

@@ -39,7 +39,6 @@ from bench_lib.model import MEMORY_FORMATS, Case, Param, UserError
 
 PREDEFINED = (*BINARY, *UNARY, *REDUCTIONS)
 OP_TYPES = ("unary", "binary", "reduction", "sparse")
-USUAL_SHAPE = "64-1024-1024"
 _SHAPES: dict[str, tuple[str, str]] = {
     "gemm": ("8192-8192-8192", ""),
     "grouped_gemm": ("8192-2816-2048", "64"),
@@ -78,7 +77,7 @@ def operator_axes() -> WorkloadAxes:
             optional("scaling", one_of("scaling", SCALINGS)),
             quiet("skew", positive("skew"), 1, "skew{}".format),
         ),
-        _clash,
+        refused(_operation),
     )
 
 
@@ -93,7 +92,7 @@ def with_usual(op: str, **given: Param | None) -> dict[str, Param]:
     Raises UserError for an unknown op.
     """
     values = {name: value for name, value in given.items() if value not in (None, "")}
-    shape, shape2 = _SHAPES.get(family_of(op), (USUAL_SHAPE, ""))
+    shape, shape2 = _SHAPES.get(family_of(op), ("64-1024-1024", ""))
     if "shape" not in values:
         values["shape"] = shape
         values.setdefault("shape2", shape2)
@@ -148,15 +147,13 @@ def resolved(op: str, op_type: str | None, *, inplace: bool = False) -> str:
         op = f"sparse_{op}"
     family = family_of(op)
     if op_type is not None and family != op_type:
-        raise UserError(f"--op-type {op_type}: {op} is {_KINDS.get(family, family)}")
+        kinds = {"sdpa": "attention", "gemm": "a product of matrices"}
+        raise UserError(f"--op-type {op_type}: {op} is {kinds.get(family, family)}")
     if not inplace or op.endswith("_"):
         return op
     if f"{op}_" not in OPERATORS:
         raise UserError(f"--inplace: {op} has no in-place form")
     return f"{op}_"
-
-
-_KINDS = {"sdpa": "attention", "gemm": "a product of matrices"}
 
 
 def label(case: Case, *, append_dtype: bool = False) -> str:
@@ -196,15 +193,10 @@ def _canonical(values: Mapping[str, Param]) -> dict[str, Param]:
     return changed
 
 
-def _clash(chosen: Mapping[str, Any]) -> str | None:
+def _operation(chosen: Mapping[str, Any]) -> Operation:
     if chosen["ranks"] > 1:
-        return f"an operator runs on one device, but ranks is {chosen['ranks']}"
-    return _invalid(chosen)
-
-
-_invalid = refused(
-    lambda chosen: Operation(**{field.name: chosen[field.name] for field in fields(Operation)})
-)
+        raise UserError(f"an operator runs on one device, but ranks is {chosen['ranks']}")
+    return Operation(**{field.name: chosen[field.name] for field in fields(Operation)})
 
 
 def _shape_in_id(text: str) -> str:

@@ -57,10 +57,7 @@ def training_case(base: Case | None = None, **values: Param) -> Case:
 
 
 def _clash(chosen: Mapping[str, Any]) -> str | None:
-    return _pipeline_clash(chosen) or _network_clash(chosen)
-
-
-def _pipeline_clash(chosen: Mapping[str, Any]) -> str | None:
+    network, mode = chosen["network"], chosen["compile_mode"]
     feed, workers, epochs = chosen["feed"], chosen["workers"], chosen["epochs"]
     if feed == "loader" and workers == "":
         return f"feed loader needs workers, its number of processes, such as {WORKERS}"
@@ -75,21 +72,14 @@ def _pipeline_clash(chosen: Mapping[str, Any]) -> str | None:
             f"a step has {images} images, but {chosen['dataset']} has only {samples} images "
             "for training"
         )
-    return None
-
-
-def _network_clash(chosen: Mapping[str, Any]) -> str | None:
-    network, mode, feed = chosen["network"], chosen["compile_mode"], chosen["feed"]
     if chosen["dataset"] == "mnist" and network in COLOUR_NETWORKS:
         return f"network {network} needs images with three channels, and mnist has one; use cnn"
-    if mode == "graph" and chosen["ranks"] > 1:
-        return f"compile_mode graph records one device's step, but ranks is {chosen['ranks']}"
     if network != INPUT_ALONE:
         return None
     if feed == "fixed":
         return "network none measures only the input pipeline, but feed fixed has none"
-    if chosen["epochs"]:
-        return f"epochs is {chosen['epochs']}, but network none learns nothing"
+    if epochs:
+        return f"epochs is {epochs}, but network none learns nothing"
     if chosen["precision"] not in ("fp32", "bf16"):
         return f"network none produces images in fp32 or bf16; precision is {chosen['precision']}"
     if mode != "eager":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.backends.folders import entries, hashed, place, state, state_of
-from bench_lib.backends.sysfs import ROOT, text
+from bench_lib.backends.sysfs import ROOT, cpu_model, text
 from bench_lib.environment import variables
 from bench_lib.environment.commits import git
 from bench_lib.model import Environment
@@ -57,7 +57,7 @@ def collect(
         driver=", ".join(vendor.driver for vendor in vendors if vendor.driver) or None,
         rocm=next((vendor.rocm for vendor in vendors if vendor.rocm), None),
         kernel=platform.release(),
-        cpu=_cpu_model(root),
+        cpu=cpu_model(root),
         cpu_count=len(os.sched_getaffinity(0)),
         commit=commit,
         dirty=dirty,
@@ -200,11 +200,6 @@ def _kernel_options(root: Path) -> dict[str, str] | None:
             value = value if equals else "set"
             options[name] = f"{options[name]},{value}" if name in options else value
     return dict(sorted(options.items()))
-
-
-def _cpu_model(root: Path) -> str | None:
-    model = re.search(r"^model name\s*:\s*(\S.*)$", text(root / "proc/cpuinfo") or "", re.MULTILINE)
-    return model[1].strip() if model else platform.machine() or None
 
 
 def _checkout(cwd: Path) -> tuple[str | None, bool | None]:

@@ -110,17 +110,12 @@ def refusal(precision: str, errors: Mapping[str, float]) -> str | None:
         slack = WINOGRAD if (operation, wanted) == ("conv", "fp32") else 1.0
         is_coarser = _place(answered(error / slack)) > _place(wanted)
         if is_coarser or (asks_for_tf32(precision, operation) and answered(error) == "fp32"):
-            return _refused(precision, operation, error)
+            return (
+                f"the case asks for {precision}, but the device computed in {answered(error)}: "
+                f"the error of {OPERATIONS[operation]} against FP64 is {error:.1e}, and in "
+                f"{wanted} it would be {ERRORS[wanted]:.1e}"
+            )
     return None
-
-
-def _refused(precision: str, operation: str, error: float) -> str:
-    wanted = _wanted(precision, operation)
-    return (
-        f"the case asks for {precision}, but the device computed in {answered(error)}: "
-        f"the error of {OPERATIONS[operation]} against FP64 is {error:.1e}, and in {wanted} "
-        f"it would be {ERRORS[wanted]:.1e}"
-    )
 
 
 def _wanted(precision: str, operation: str) -> str:

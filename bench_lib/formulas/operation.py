@@ -429,10 +429,6 @@ def _grouped_gemm_output(o: Operation) -> tuple[int, ...]:
     return (m, n)
 
 
-def _quantizer_output(o: Operation) -> tuple[int, ...]:
-    return o.dims(2, "rows-width, as in 4096-7168")
-
-
 def _conv2d_output(o: Operation) -> tuple[int, ...]:
     n, c, *image = o.dims(4, "N-C-H-W, as in 64-256-56-56")
     if not o.shape2 or len(o.sizes2) != 4:
@@ -676,7 +672,7 @@ _RULES = {
     "sdpa_paged": _Family(_sdpa_paged, _sdpa_decode_output, ("shape2",)),
     "latent_decode": _Family(_latent_decode, _latent_output, ("shape2",)),
     "latent_prefill": _Family(_latent_prefill, _latent_output, ("shape2",)),
-    "quantizer": _Family(_quantizer, _quantizer_output),
+    "quantizer": _Family(_quantizer, lambda o: o.dims(2, "rows-width, as in 4096-7168")),
     "conv2d": _Family(_conv2d, _conv2d_output, ("shape2", "memory_format", "direction", "stride")),
     "batch_norm": _Family(
         _pointwise(BATCH_NORM), _batch_norm_output, ("memory_format", "direction")

@@ -20,8 +20,6 @@ APEX_LEVELS = {1: "amp-fp16", 2: "amp-fp16", 3: "fp16"}
 
 O1 is torch.amp's autocast, O2 (FP16 with FP32 master weights) is closest to it, O3 is pure FP16."""
 AMP = "AMP: PyTorch Native Automatic Mixed Precision"
-OF_LAUNCHER = ("rank", "world_size", "dist_url")
-"""Options that a launcher's environment variables override, as in ROCm's tool."""
 
 
 # ---- --compileContext ---------------------------------------------------------------------
@@ -276,8 +274,8 @@ def read_options(argv: Sequence[str]) -> MicroOptions:
         "compiling": compiling if given.compile else Compiling(),
     }
     is_launched = who_am_i(os.environ).launcher is not None
-    if is_launched:
-        values |= dict.fromkeys(OF_LAUNCHER)
+    if is_launched:  # its environment variables override these, as in ROCm's tool
+        values |= dict.fromkeys(("rank", "world_size", "dist_url"))
     del values["compile"], values["compileContext"]
     options = MicroOptions(**values)
     if options.dist_backend not in (None, "nccl", "gloo"):

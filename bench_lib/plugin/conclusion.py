@@ -46,11 +46,11 @@ def _catch_up(session: PerfSession) -> None:
     if not waiting:
         return
     session.say(f"measuring the multi-rank cases of {len(waiting)} tests")
-    session.progress.begin(MEASURING, [[test.held.nodeid for test in waiting]])
+    session.progress.begin(MEASURING, [[test.held.call.nodeid for test in waiting]])
     try:
         while waiting:
             _measure(session, waiting[0])
-            session.progress.finish(waiting.pop(0).held.nodeid)
+            session.progress.finish(waiting.pop(0).held.call.nodeid)
     except (LaunchError, DeviceBusyError) as error:
         session.failed = formats.printable(str(error))
         raise

@@ -32,11 +32,6 @@ class Held:
     call: pytest.TestReport
     teardown: pytest.TestReport
 
-    @property
-    def nodeid(self) -> str:
-        """The test's node id."""
-        return self.call.nodeid
-
 
 @dataclass(frozen=True)
 class MeasuredTest:

@@ -6,7 +6,7 @@ import contextlib
 import queue
 import warnings
 from collections.abc import Generator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -159,12 +159,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         if not is_spread:  # xdist's workers report what they collected
             perf_session.progress.begin(MEASURING, [measuring])
 
-    def leave(status: int) -> NoReturn:
-        perf_session.told_to_end = status
-        raise KeyboardInterrupt
-
     is_interruptible = judges and (measuring or is_spread)
-    with ended_by(leave) if is_interruptible else contextlib.nullcontext():
+    with ended_by(perf_session.leave) if is_interruptible else contextlib.nullcontext():
         try:
             return (yield)
         except KeyboardInterrupt:
@@ -245,19 +241,14 @@ def _without_held(item: pytest.Item, reports: list[pytest.TestReport]) -> list[p
     attach(item.config, setup, MeasuredTest(outcomes, deferred, held))
     if held is None:
         return reports
-    if held.teardown.failed:
-        _count_failure(item)
+    if held.teardown.failed:  # pytest does not see it, and cannot apply --maxfail
+        session = item.config.stash[SESSION]
+        session.held_failures += 1
+        failures = item.session.testsfailed + session.held_failures
+        limit = item.config.getoption("maxfail")
+        if limit and failures >= limit:
+            item.session.shouldfail = f"stopping after {failures} failures"
     return [setup]
-
-
-def _count_failure(item: pytest.Item) -> None:
-    """Apply ``--maxfail``, since pytest does not see a failure that is held back."""
-    session = item.config.stash[SESSION]
-    session.held_failures += 1
-    failures = item.session.testsfailed + session.held_failures
-    limit = item.config.getoption("maxfail")
-    if limit and failures >= limit:
-        item.session.shouldfail = f"stopping after {failures} failures"
 
 
 class _Recorder:

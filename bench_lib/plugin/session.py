@@ -192,15 +192,15 @@ class Selection:
         """The devices of this machine, in the order torch counts them."""
         return backends.detect()
 
+    def leave(self, status: int) -> NoReturn:
+        """End the session with the exit status of a signal."""
+        self.told_to_end = status
+        raise KeyboardInterrupt
+
     @cached_property
     def workloads(self) -> dict[str, WorkloadAxes]:
         """The workloads that a table of the matrix can name."""
-
-        def leave(status: int) -> NoReturn:
-            self.told_to_end = status
-            raise KeyboardInterrupt
-
-        with ended_by(leave):  # a worker may be asked, in a folder of its own
+        with ended_by(self.leave):  # a worker may be asked, in a folder of its own
             return matrix.tables(network_sizes())
 
     @cached_property

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench_lib.backends.backend import Backend, Build, Software
 from bench_lib.backends.looks import Source
-from bench_lib.backends.sysfs import number, text
+from bench_lib.backends.sysfs import cpu_model, number, text
 from bench_lib.model import Environment, Hardware
 
 FEW = 8
@@ -55,9 +55,7 @@ class CPU(Backend):
 
 def device(root: Path) -> Hardware:
     """Describe this machine's CPU, with the cores that this process may use; no peaks."""
-    cpuinfo = text(root / "proc/cpuinfo") or ""
-    model = re.search(r"^model name\s*:\s*(\S.*)$", cpuinfo, re.MULTILINE)
-    name = model[1].strip() if model else platform.machine() or "unknown"
+    name = cpu_model(root) or "unknown"
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text(root / "proc/meminfo") or "", re.MULTILINE)
     usable = sorted(os.sched_getaffinity(0))
     return Hardware(
