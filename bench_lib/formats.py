@@ -75,17 +75,18 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 def amount(value: float, unit: str) -> str:
     """Format a value in a unit: one of the above, or any other such as ``J`` or ``img/s``."""
-    if not math.isfinite(value):
-        return str(float(value))
+    number = float(str(value))  # an integer may be larger than any float
+    if not math.isfinite(number):
+        return str(number)
     if unit in _FORMATS:
         return _FORMATS[unit](value)
     return f"{quantity(value)} {unit}"
 
 
-def many(number: int, noun: str) -> str:
-    """Return ``1 core``, ``2 cores``, ``2 processes``."""
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{ending}"
+def many(number: float, noun: str) -> str:
+    """Return ``1 core``, ``2 cores``, ``2.5 processes``."""
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{round(number, 2):.10g} {noun}{ending}"
 
 
 _ESCAPES = re.compile(

@@ -132,6 +132,12 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
     assert answer.err == "bench-lib: odd.jsonl: it is not named like the file of a run; left out\n"
 
 
+def test_a_query_without_rows_says_so(cli, runs):
+    answer = cli("query", "SELECT case_id FROM points WHERE 1 = 0")
+    assert (answer.status, answer.out) == (0, "")
+    assert answer.err == "bench-lib: the query has no rows\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

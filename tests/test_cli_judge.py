@@ -16,6 +16,7 @@ from documents import document_in
 
 import bench_lib
 from bench_lib.model import Status, Verdict
+from bench_lib.storage.samples import WANTED
 from bench_lib.verdict.statistics.change import Origin
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
@@ -218,12 +219,12 @@ def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words
         (
             [*timings("a"), line("a", "candidate", 9, [1.0])],
             "ERROR",
-            "line 18: Expected `array` of length >= 2 - at `$.iteration_s`",
+            f"line 18: Expected `array` of length >= 2 - at `$.iteration_s`; {WANTED}",
         ),
         (
             [line("a", "candidate", 8, [1.0, math.nan]), *timings("a"), line("a", "x", 9, [])],
             "ERROR",
-            "line 10: Expected `float` > 0.0 - at `$.iteration_s[1]` (and 1 more)",
+            f"line 10: Expected `float` > 0.0 - at `$.iteration_s[1]`; {WANTED} (and 1 more)",
         ),
     ],
 )
@@ -250,7 +251,7 @@ def test_lines_of_no_case_are_problems(judge):
     answer = judge([*timings("a"), "[]", '{"case": "a", "role": "cand'])
     assert (answer.status, answer.err) == (2, "")
     first, second, counts = answer.out.splitlines()[-3:]
-    assert first == "! line 9: Expected `object`, got `array`"
+    assert first == f"! line 9: Expected `object`, got `array`; {WANTED}"
     assert second.startswith("! line 10: ")
     assert counts == "1 case: 1 OK"
 

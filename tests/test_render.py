@@ -111,6 +111,18 @@ def test_what_is_no_number_is_named_for_people_and_null_for_machines(value, unit
     assert json.loads(as_json(told))["cases"][0]["median_s"] is None
 
 
+@pytest.mark.parametrize("unit", ["s", "B", "1", RATIO, SHARE, TIMES, "furlongs"])
+def test_an_integer_larger_than_any_float_is_infinite_for_people(unit):
+    assert amount(10**400, unit) == "inf"
+    assert amount(-(10**400), unit) == "-inf"
+
+
+def test_a_name_that_is_no_text_is_readable_in_every_form():
+    told = answer([("caf\udce9", *ROWS[0][1:])])
+    forms = [as_text(told, 80), as_markdown(told), as_json(told), as_csv(told.tables["cases"])]
+    assert all("caf" in form.encode().decode() for form in forms)
+
+
 def test_a_unit_that_nobody_knows_stands_behind_its_value():
     assert [amount(v, "furlongs") for v in (0.5, 12300.0)] == ["0.5 furlongs", "12.3 k furlongs"]
 
@@ -122,6 +134,14 @@ def test_an_id_of_300_characters_keeps_its_ends_and_the_other_columns_at_80():
     assert all(line.startswith(("case", "begin", "")) for line in lines)
     assert {"REGRESSED", "+4.1%"} <= set(" ".join(lines).split())
     assert re.search(r"begin.*….*end ", "\n".join(lines))
+    assert len(table_lines(Table(COLUMNS, rows), 80)) == 1
+
+
+def test_one_long_id_does_not_move_the_columns_of_the_other_rows():
+    rows = [(f"begin{'x' * 290}end", *ROWS[0][1:]), *ROWS]
+    (lines,) = table_lines(Table(COLUMNS, rows), 10_000)
+    assert lines[1].startswith(rows[0][0])
+    assert max(len(line) for line in lines[2:]) <= 100
 
 
 def test_a_table_that_is_too_wide_goes_on_below_with_its_keys():

@@ -19,7 +19,7 @@ from bench_lib.cli import reading
 from bench_lib.cli.group import branch
 from bench_lib.cli.options import known
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, picked, separate, tell, write
-from bench_lib.formats import printable
+from bench_lib.formats import amount, printable
 from bench_lib.model import Measurement, Record, UserError
 from bench_lib.report.answer import Answer, Column, Table
 
@@ -134,7 +134,7 @@ def query(
         del shown[MOST_ROWS:]
         problems.append(f"these are the first {MOST_ROWS} rows; --csv prints all")
     if not json:
-        _warn(problems)
+        _warn(problems if shown else [*problems, "the query has no rows"])
 
     def column(at: int, name: str) -> Column[Sequence[object]]:
         return Column(name, lambda row: "NULL" if row[at] is None else plain(row[at]), "raw", name)
@@ -216,9 +216,9 @@ def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
     notes, total_s = [], math.fsum(spent_s.values())
     if run.ended is not None:
         took_s = (_moment(run.ended) - _moment(run.started)).total_seconds()
-        outside = f", {took_s - total_s:.0f} s of it outside attempts"
+        outside = f", {amount(took_s - total_s, 's')} of it outside attempts"
         # Several devices measure at the same time.
-        notes = [f"the run took {took_s:.0f} s{outside if took_s > total_s else ''}"]
+        notes = [f"the run took {amount(took_s, 's')}{outside if took_s > total_s else ''}"]
     columns: list[Column[tuple[str, float]]] = [
         Column("phase", lambda row: row[0]),
         Column("time_s", lambda row: row[1], "s", "time"),
@@ -241,7 +241,7 @@ def _details(record: Record) -> list[str]:
         if attempt.measurement is not None:
             text = _summary(attempt.measurement)
             if attempt.telemetry is not None and attempt.telemetry.clock_mhz is not None:
-                text += f", {attempt.telemetry.clock_mhz:.0f} MHz"
+                text += f", {amount(attempt.telemetry.clock_mhz, 'MHz')}"
             if attempt.discarded is not None:
                 text += f"; discarded: {attempt.discarded}"
             lines.append(f"  process {attempt.process}: {text}")

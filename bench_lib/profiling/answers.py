@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.formats import seconds
+from bench_lib.formats import many, seconds
 from bench_lib.model import Kernel, KernelCall
 from bench_lib.profiling.names import REST, role, short
 from bench_lib.profiling.traces import GAP_S, Busy, Trace, busy_of
@@ -195,7 +195,8 @@ def _slowest(kernels: Sequence[Kernel], total_s: float) -> Iterator[StepAnswer]:
     for kernel in _longest(kernels)[:1]:
         text = (
             f"{short(kernel.name)}: {seconds(kernel.total_s)}, "
-            f"{_share(kernel.total_s, total_s)} of the device's time, in {_calls(kernel.calls)}"
+            f"{_share(kernel.total_s, total_s)} of the device's time, "
+            f"in {many(kernel.calls, 'call')}"
         )
         yield StepAnswer("slowest kernel", text, f"what it does: {role(kernel.name)}")
 
@@ -205,7 +206,9 @@ def _launches(kernels: Sequence[Kernel]) -> StepAnswer:
     mean = sum(kernel.total_s for kernel in kernels) / calls if calls else 0.0
     names = len([kernel for kernel in kernels if kernel.name != REST])
     more = " and others" if names < len(kernels) else ""
-    text = f"{calls:.10g} launches of {names} kernels{more}, {seconds(mean)} each on average"
+    text = (
+        f"{many(calls, 'launch')} of {many(names, 'kernel')}{more}, {seconds(mean)} each on average"
+    )
     reading = f"the kernels are short, below {seconds(GAP_S)}: fusing them may help"
     return StepAnswer("launches", text, reading if 0 < mean < GAP_S else "")
 
@@ -256,7 +259,7 @@ def _varied(calls: Sequence[KernelCall]) -> Iterator[StepAnswer]:
     text = (
         f"{short(worst)} contributes most to the variation: {seconds(min(times_s))} to "
         f"{seconds(max(times_s))}, standard deviation {spread[worst]:.0%} of its mean over "
-        f"{_calls(len(times_s))}"
+        f"{many(len(times_s), 'call')}"
     )
     if spread[worst] > SPREAD:
         reading = "varied: different shapes, concurrent work, autotuning or a changing clock"
@@ -269,7 +272,7 @@ def _idle(busy: Busy, steps: int) -> Iterator[StepAnswer]:
     """Answer how long the device was idle between the first kernel and the last."""
     text = (
         f"{busy.idle_share:.1%} of the time from the first kernel to the last, "
-        f"{seconds(busy.idle_s / steps)} a step, in {busy.pauses / steps:.4g} pauses a step, "
+        f"{seconds(busy.idle_s / steps)} a step, in {many(busy.pauses / steps, 'pause')} a step, "
         f"{busy.long_pauses / steps:.4g} of them above {seconds(GAP_S)}"
     )
     if busy.longest is not None:
@@ -297,7 +300,3 @@ def _longest(kernels: Iterable[Kernel]) -> list[Kernel]:
 
 def _share(part: float, total: float) -> str:
     return f"{100 * part / total:.1f}%" if total else "0.0%"
-
-
-def _calls(number: float) -> str:
-    return f"{number:.10g} call{'' if number == 1 else 's'}"

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench_lib.formats import seconds, signed_percent
+from bench_lib.formats import many, seconds, signed_percent
 from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling.names import (
     OTHER,
@@ -223,8 +223,9 @@ def _described(change: KernelDifference) -> str:
     if before is None or after is None:
         kernel = after or before
         assert kernel is not None
-        return f"{change.kind} {short(kernel.name)} {seconds(kernel.total_s)}{_calls(kernel)}"
-    calls = _calls(after)
+        calls = many(kernel.calls, "call")
+        return f"{change.kind} {short(kernel.name)} {seconds(kernel.total_s)}, {calls}"
+    calls = f", {many(after.calls, 'call')}"
     if round(before.calls) != round(after.calls):
         calls = f", {before.calls:.4g} → {after.calls:.4g} calls"
     return f"{change.name} {_span(before.total_s, after.total_s)}{calls}{_resources(before, after)}"
@@ -383,10 +384,6 @@ def _alike(difference: Diff) -> str | None:
         change = f"uniformly {direction}, {signed_percent(factor - 1)}"
         return f"all {difference.what} are {change}: {cause}"
     return None
-
-
-def _calls(kernel: Kernel) -> str:
-    return f", {kernel.calls:.4g} call{'' if kernel.calls == 1 else 's'}"
 
 
 def table(

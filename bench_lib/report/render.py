@@ -11,7 +11,6 @@ import datetime as dt
 import enum
 import io
 import itertools
-import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,14 +98,14 @@ def as_text(answer: Answer, width: int) -> str:
 def table_lines(table: Table[Any], width: int) -> list[list[str]]:
     """Align a table's columns: words to the left, figures to the right.
 
-    A table that is too wide becomes several, which each begin with its keys.  A first column that
-    leaves no room for another is shortened.
+    A table that is too wide becomes several, which each begin with its keys.  Names that leave no
+    room for another column are shortened until all columns fit.
     """
     if not table.rows[: table.most]:
         return []
     (head, first), *others = ((name, [name, *below]) for name, below in cells(table))
     widest = max((max(map(len, column)) for _, column in others), default=-2)
-    if table.cuts_names:
+    if table.cuts_names or max(map(len, first)) > width - 2 - widest:
         widest = _across(column for _, column in others)
     room = max(LEAST_NAME if table.cuts_names else LEAST_FIRST, len(head), width - 2 - widest)
     columns = [[_shortened(text, room) for text in first], *(column for _, column in others)]
@@ -137,7 +136,7 @@ def _across(columns: Iterable[Sequence[str]]) -> int:
 def _aligned(columns: Iterable[Sequence[str]]) -> list[str]:
     aligned = []
     for number, column in enumerate(columns):
-        width = max(map(len, column))
+        width = max((len(c) for c in column if len(c) <= WIDTH), default=0)
         is_figures = number > 0 and all(map(_FIGURE.fullmatch, column[1:]))
         aligned.append([c.rjust(width) if is_figures else c.ljust(width) for c in column])
     return ["  ".join(line).rstrip() for line in zip(*aligned, strict=True)]
@@ -219,8 +218,8 @@ def as_json(answer: Answer) -> str:
     head = {"schema": SCHEMA, "command": answer.command, **answer.about, **tables}
     tail = {"notes": [*answer.notes], "next": answer.next, "exit_status": answer.exit_status}
     # msgspec would leave out the default fields of what it has decoded itself.
-    document = asdict(_Document({**head, **tail}))["fields"]
-    encoded = msgspec.json.encode(document, enc_hook=os.fspath)
+    document = plain(asdict(_Document({**head, **tail}))["fields"])
+    encoded = msgspec.json.encode(document)
     text = msgspec.json.format(encoded, indent=2).decode()
     # They occur only in strings, where JSON can escape them.
     return STEERING.sub(lambda c: f"\\u{ord(c[0]):04x}", text).replace("##[", "\\u0023#[")
@@ -256,9 +255,9 @@ def plain(value: Any) -> Any:
             return {str(name): plain(item) for name, item in value.items()}
         case list() | tuple():
             return [plain(item) for item in value]
-        case None | bool() | int() | float() | str():
+        case None | bool() | int() | float():
             return value
-    return str(value)
+    return str(value).encode(errors="replace").decode()  # a file's name may be no text
 
 
 def as_html(table: Table[Any]) -> Markup:

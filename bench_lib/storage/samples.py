@@ -64,6 +64,12 @@ class SampledProcess:
     device: str = ""
 
 
+WANTED = (
+    "a line needs case, role (baseline or candidate), process, and in iteration_s two or more "
+    "times in seconds, above zero"
+)
+
+
 @dataclass(slots=True)
 class CaseSamples:
     """The processes of one case, by name, and why it cannot be judged, if it cannot."""
@@ -119,11 +125,13 @@ def read(lines: Iterable[bytes]) -> Samples:
             fields = decoded(line)
             name = msgspec.convert(fields, _Named).case
         except (ValueError, RecursionError) as error:
-            samples.problems.append(f"line {number}: {error}")
+            samples.problems.append(f"line {number}: {error}; {WANTED}")
             continue
         case = samples.cases.setdefault(name, CaseSamples(name))
         try:
             _add(case, msgspec.convert(fields, Sample), f"line {number}")
+        except msgspec.ValidationError as error:
+            case.problems.append(f"line {number}: {error}; {WANTED}")
         except ValueError as error:
             case.problems.append(f"line {number}: {error}")
     has_runs = any(process.run for case in samples.cases.values() for process in case.processes)

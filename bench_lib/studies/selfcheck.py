@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.settings import Outcome
+from bench_lib.formats import seconds
 from bench_lib.model import Case, Status, UserError, Verdict
 from bench_lib.verdict import judge
 from bench_lib.verdict.statistics.change import LEAST_PROCESSES, Contrast, paired
@@ -142,7 +143,7 @@ def check(
         outcomes = device.measure_again([planted[effect] for effect in order], process)
         for effect, (outcome,) in zip(order, outcomes, strict=True):
             logs[effect].append(math.log(median_s(outcome)))
-        say(f"process {process} of {processes}: clean {math.exp(logs[0.0][-1]) * 1e3:.4g} ms")
+        say(f"process {process} of {processes}: clean {seconds(math.exp(logs[0.0][-1]))}")
     results = [_effect(effect, slowed, logs[0.0], tolerance) for effect, slowed in logs.items()]
     between = statistics.stdev(logs[0.0])
     return Selfcheck(case, tolerance, processes, step_s, between, results)
@@ -161,7 +162,7 @@ def _calibrated(device: HeldDevice, case: Case, units: int) -> tuple[float, floa
     )
     if long <= short:
         raise SelfcheckError(
-            f"three times the work took no longer ({long:.3g} s, after {short:.3g} s): this "
+            f"three times the work took no longer ({seconds(long)}, after {seconds(short)}): this "
             "machine is too busy for a check; try again when it is idle"
         )
     return step_s, (long - short) / (2 * units)
