@@ -86,16 +86,16 @@ def pid_of(who: str) -> int:
 
 def serve() -> int:
     """Be a zygote."""
-    for name in ("torch", "torchvision", "measure", "device", "context"):
+    for name in ("torch", "torchvision", "measure", "device", "process"):
         full = name if name.startswith("torch") else f"bench_lib.worker.{name}"
         sys.modules[full] = types.ModuleType(full)
     import bench_lib.worker  # noqa: PLC0415 - after the stand-ins
 
     package: Any = bench_lib.worker
-    for name in ("measure", "device", "context"):
+    for name in ("measure", "device", "process"):
         setattr(package, name, sys.modules[f"bench_lib.worker.{name}"])
     package.device.versions = lambda: {"torch": "2.9.0", "python": "3.11.7"}
-    package.context.serve_cases = Worker.serve
+    package.process.serve_cases = Worker.serve
     from bench_lib.worker import zygote  # noqa: PLC0415
 
     return zygote.serve()

@@ -63,7 +63,7 @@ def pids_in(file: Path) -> list[int]:
 @contextlib.contextmanager
 def fresh_context(zygote: Zygote) -> Iterator[WorkerProcess]:
     """Fork a fresh context, and see to it that it leaves nobody."""
-    context = zygote.context()
+    context = zygote.fork()
     yield context
     context.close()
     assert all_gone(context.pid)

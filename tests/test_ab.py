@@ -57,7 +57,7 @@ class Scripted(Contexts):
         self.about: dict[str, dict[str, Any]] = {}
         """By case, fields of its measurements."""
 
-    def context(self, *, tries: int | None = None) -> Context:
+    def fork(self, *, tries: int | None = None) -> Context:
         """Fork, unless told to refuse from some fork on."""
         self.forks += 1
         if self.refuse_forks_from is not None and self.forks >= self.refuse_forks_from:

@@ -65,7 +65,7 @@ from bench_lib.worker.zygote import importing_torch
 
 with importing_torch():
     from bench_lib.model import Case, Sampling
-    from bench_lib.worker import context, device, measure, ranks
+    from bench_lib.worker import device, measure, process, ranks
     from bench_lib.worker.clock import clock_of
     from bench_lib.worker.workloads import Setting, networks, registry
 
@@ -80,7 +80,7 @@ at_once = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, m
 for task in ("infer", "train"):
     params = {"network": "squeezenet1_1", "batch_size": 1, "image_size": 32, "task": task}
     case = Case(task, "network", params, sampling=at_once)
-    print(*context.answer({"measure": dataclasses.asdict(case)}, alone))
+    print(*process.answer({"measure": dataclasses.asdict(case)}, alone))
 print(*sorted(name for name in sys.modules if name.startswith("bench_lib")))
 """
 

@@ -69,11 +69,11 @@ class Noisy(Contexts):
         super().__init__({}, DEVICE)
         self.bed, self.number = bed, number
 
-    def context(self, *, tries: int | None = None) -> Context:
+    def fork(self, *, tries: int | None = None) -> Context:
         """Fork, unless the commit cannot open the device."""
         if self.number in self.bed.unstartable:
             raise LaunchError("libtorch.so is not there")
-        context = super().context(tries=tries)
+        context = super().fork(tries=tries)
         if tries is not None:  # it calibrates, and measures nothing
             return context
         slower = sum(size for at, size in self.bed.planted.items() if self.number >= at)

@@ -150,8 +150,8 @@ class Station(Contexts):
         self.asked: list[Bursts | None] = []
         self.power_bound = {"gemm"}
 
-    def context(self, *, tries=None):
-        made = super().context(tries=tries)
+    def fork(self, *, tries=None):
+        made = super().fork(tries=tries)
         return Calibrated(self, made.name)
 
 

@@ -20,11 +20,11 @@ from bench_lib.launch.wire import LOGS_VARIABLE
 from bench_lib.model import Limits, Status, UserError
 from bench_lib.verdict.evidence import Evidence
 from bench_lib.worker import caches, profiling
-from bench_lib.worker import context as module
+from bench_lib.worker import process as module
 from bench_lib.worker.caches import make_inductor_folder
 from bench_lib.worker.clock import Clock
-from bench_lib.worker.context import kind_of
 from bench_lib.worker.device import forget_compiled
+from bench_lib.worker.process import kind_of
 from bench_lib.worker.workload import Setting, Workload
 
 DEVICE = gpus(1)[0]

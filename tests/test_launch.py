@@ -54,7 +54,7 @@ from bench_lib.launch.zygote import (
 from bench_lib.model import Case, Choice, Choices, Param, Sampling
 from bench_lib.worker import device as worker_device
 from bench_lib.worker import zygote as worker
-from bench_lib.worker.context import kind_of, short_traceback
+from bench_lib.worker.process import kind_of, short_traceback
 from bench_lib.worker.workloads import Setting, Workload
 
 NOBODY = 2**22 + 1
@@ -98,7 +98,7 @@ def test_a_zygote_tells_the_versions_of_what_is_measured(zygote: Zygote) -> None
 
 
 def test_every_fork_is_a_process_and_a_context_of_its_own(zygote: Zygote) -> None:
-    contexts = [zygote.context() for _ in range(3)]
+    contexts = [zygote.fork() for _ in range(3)]
     measured = [context.measure(case("well")) for context in contexts]
     assert len({os.getpid(), *(context.pid for context in contexts)}) == 4
     assert len({measurement.context_id for measurement in measured}) == 3
@@ -163,7 +163,7 @@ def test_a_skip_gives_the_reason_and_keeps_the_context(context: WorkerProcess) -
 def test_another_context_has_its_turn_before_each_measured_stretch(
     zygote: Zygote, context: WorkerProcess
 ) -> None:
-    companion = zygote.context()
+    companion = zygote.fork()
     turns: list[int] = []
 
     def give_way() -> None:
@@ -182,7 +182,7 @@ def test_a_companion_that_does_not_answer_is_ended(
     zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TURN_LIMIT_S", 0.2)
-    companion = zygote.context()
+    companion = zygote.fork()
     os.kill(companion.pid, signal.SIGSTOP)
     with pytest.raises(LaunchError, match=f"worker {companion.name} cannot use its device"):
         companion.take_turn()
@@ -222,13 +222,13 @@ def test_a_fault_stays_in_its_case(zygote: Zygote, factory: str) -> None:
     kind, message, output = FAULTS[factory]
     params = {"phase": "first step"} if factory == "raising" else {}
     limit_s = 1.5 if factory == "hanging" else LONG_S
-    context = zygote.context()
+    context = zygote.fork()
     fault = fault_of(context, case(factory, time_limit_s=limit_s, **params))
     assert (fault.kind, fault.phase) == (kind, "first step")
     assert message in fault.message
     assert output in fault.last_output
     assert all_gone(context.pid)
-    after = zygote.context()
+    after = zygote.fork()
     assert after.measure(case("well")).context_id == after.name
     after.close()
 
@@ -287,7 +287,7 @@ def test_an_exception_is_shown_with_its_cause() -> None:
 def test_what_a_case_started_ends_with_its_context(
     zygote: Zygote, tmp_path: Path, then: str
 ) -> None:
-    context = zygote.context()
+    context = zygote.fork()
     pids = tmp_path / "pids"
     order = case("starting_others", time_limit_s=1.5, pids=str(pids), then=then)
     if then == "go on":
@@ -315,7 +315,7 @@ def test_what_a_case_started_ends_with_its_context(
 def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
     zygote: Zygote, line: bytes, words: str
 ) -> None:
-    real = zygote.context()
+    real = zygote.fork()
     ours, theirs = socket.socketpair()
     greeting = {"device": {"type": "cpu", "name": "x"}}
     context = WorkerProcess(zygote, real.name, real.pid, Connection(ours), greeting)
@@ -380,7 +380,7 @@ def test_who_calls_and_is_not_waited_for_is_hung_up_on(
     monkeypatch.setenv(LOGS_VARIABLE, str(zygote.logs))
     wrong, brief = connect(hello="context-0", pid=NOBODY), connect()
     brief.close()
-    context = zygote.context()
+    context = zygote.fork()
     assert context.pid != NOBODY
     context.measure(case("well"))
     with pytest.raises(ClosedError):
@@ -398,7 +398,7 @@ def test_a_zygote_that_somebody_stopped_is_given_up(
         with pytest.raises(
             LaunchError, match=r"was stopped by a signal and did not continue within"
         ):
-            zygote.context()
+            zygote.fork()
     finally:
         os.kill(zygote._pid, signal.SIGCONT)
 
@@ -427,7 +427,7 @@ def test_a_stopped_zygote_whose_runner_is_killed_goes_and_takes_its_folder_along
 def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
     somebody = subprocess.Popen(["sleep", "3600"])
     zygote.end(somebody.pid)
-    zygote.context().close()  # orders are obeyed one after the other
+    zygote.fork().close()  # orders are obeyed one after the other
     assert somebody.poll() is None
     somebody.kill()
     assert somebody.wait() == -signal.SIGKILL
@@ -435,7 +435,7 @@ def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
 
 def test_a_closed_zygote_leaves_neither_processes_nor_files() -> None:
     with Zygote(environment=BRIEF, command_prefix=["env", "PREFIX=seen"]) as zygote:
-        contexts = [zygote.context() for _ in range(2)]
+        contexts = [zygote.fork() for _ in range(2)]
         contexts[0].measure(case("told", variable="PREFIX", value="seen"))
         folder = zygote.logs
         assert folder.exists()
@@ -457,7 +457,7 @@ def test_a_container_is_told_everything_on_its_command_line(
     container = program(tmp_path, "container", 'exec env -i "$@"')
     environment = {**BRIEF, "GIVEN": "a b=c"}
     with Zygote(environment=environment, command_prefix=[container]) as zygote:
-        context = zygote.context()
+        context = zygote.fork()
         context.measure(case("told", variable="GIVEN", value="a b=c"))
         fault = fault_of(context, case("told", variable="OURS_ALONE", value="1"))
         assert fault.message == "LookupError: OURS_ALONE is None"
@@ -471,7 +471,7 @@ def test_a_container_is_told_everything_on_its_command_line(
 
 def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
     with Zygote(environment=BRIEF) as zygote:
-        context = zygote.context()
+        context = zygote.fork()
         os.kill(zygote._process.pid, signal.SIGKILL)
         assert all_gone(zygote._process.pid, context.pid)
         fault = fault_of(context, case("well"))
@@ -480,7 +480,7 @@ def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
             "the worker ended with an unknown exit status",
         )
         with pytest.raises(LaunchError):
-            zygote.context()
+            zygote.fork()
 
 
 # --- contexts that are drawn again ---------------------------------------------------------
@@ -539,7 +539,7 @@ def test_a_context_with_expensive_launches_is_ended_and_another_drawn(
     monkeypatch: pytest.MonkeyPatch, excesses: list[float | None], taken: int
 ) -> None:
     zygote, forked = forking(monkeypatch, excesses)
-    context: object = zygote.context()
+    context: object = zygote.fork()
     assert len(forked) == taken
     assert context is forked[-1]
     assert [drawn.waited_for for drawn in forked] == [True] * (taken - 1) + [False]
@@ -552,7 +552,7 @@ def drawn_in_rounds(
     numbers = []
     for _ in rounds:
         before = len(forked)
-        zygote.context().close()
+        zygote.fork().close()
         numbers.append(len(forked) - before)
     return numbers
 
@@ -582,9 +582,9 @@ def test_a_context_that_says_of_itself_that_launches_are_expensive_is_ended(tmp_
     )
     path = os.pathsep.join([str(tmp_path), str(HERE)])
     with Zygote(environment={**BRIEF, "PYTHONPATH": path}) as zygote:
-        companion = zygote.context(tries=1)
+        companion = zygote.fork(tries=1)
         assert (companion.name, companion.excess) == ("context-1", EXPENSIVE)
-        context = zygote.context()
+        context = zygote.fork()
         assert (context.name, context.excess) == ("context-3", CHEAP)
         assert len(context.measure(case("well")).iteration_s) == 2
         assert not is_gone(companion.pid)
@@ -621,7 +621,7 @@ def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path:
     environment = trial_says(tmp_path, "True")
     environment[PRELOAD_VARIABLE] = "compiler"
     with Zygote(environment=environment) as zygote:
-        context = zygote.context()
+        context = zygote.fork()
         assert inherited(context) == f"compiler, {PRELOAD_VARIABLE}=compiler, {NVML_CHECK}=None"
         assert len(context.measure(case("parallel")).iteration_s) == 2
     assert all_gone(zygote._process.pid, context.pid)
@@ -636,7 +636,7 @@ def test_a_zygote_whose_children_are_disturbed_by_the_compiler_starts_over_witho
         contextlib.closing(Zygote(environment=environment, is_shared=True)) as own,
         Zygote(joins=own.joint) as zygote,
     ):
-        assert inherited(zygote.context()) == (
+        assert inherited(zygote.fork()) == (
             f"no compiler, {PRELOAD_VARIABLE}=no, {NVML_CHECK}=None"
         )
     assert all_gone(own.joint[1])
@@ -706,7 +706,7 @@ JOINING = """
 import sys
 from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case
-context = Zygote(joins=(sys.argv[1], int(sys.argv[2]))).context()
+context = Zygote(joins=(sys.argv[1], int(sys.argv[2]))).fork()
 context.measure(Case("x", "faulty:starting_others", {"pids": sys.argv[3], "then": "hang"}))
 """
 
@@ -716,7 +716,7 @@ def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
         pids = []
         for _ in range(2):
             with Zygote(joins=own.joint) as joined:
-                context = joined.context()
+                context = joined.fork()
                 pids.append(context.pid)
                 assert len(context.measure(case("well")).iteration_s) == 2
             assert all_gone(pids[-1])
@@ -730,7 +730,7 @@ def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
             started = pids_in(tmp_path / "pids")
             killed.kill()
         assert all_gone(*started)
-        last = own.context()
+        last = own.fork()
         assert len(last.measure(case("well")).iteration_s) == 2
         assert {last.name.rpartition("-")[2], *own.versions} > {"1", "torch"}
         names = {path.name for path in own.logs.glob("context-*.log")}
@@ -845,13 +845,13 @@ def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
     )
     with Zygote(environment={**BRIEF, "PYTHONPATH": str(tmp_path)}) as zygote:
         with pytest.raises(LaunchError, match="a worker could not open its device") as raised:
-            zygote.context()
+            zygote.fork()
         assert "the worker ended with exit status 1\n" in str(raised.value)
         assert str(raised.value).endswith("RuntimeError: no such device")
         hangs.touch()
         monkeypatch.setattr(module, "OPEN_LIMIT_S", 2.0)
         with pytest.raises(LaunchError) as raised:
-            zygote.context()
+            zygote.fork()
         assert str(raised.value) == (
             "a worker could not open its device: it took more than 2 s\nwaiting for the driver"
         )

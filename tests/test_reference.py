@@ -201,7 +201,7 @@ def test_which_side_is_first_alternates_from_pair_to_pair_and_from_case_to_case(
     slow_here(bed)
     log = []
     bed.here.log = bed.there.log = log
-    bed.here.context, bed.there.context = (
+    bed.here.fork, bed.there.fork = (
         functools.partial(named, contexts, name)
         for contexts, name in ((bed.here, "here"), (bed.there, "there"))
     )
@@ -216,7 +216,7 @@ def test_which_side_is_first_alternates_from_pair_to_pair_and_from_case_to_case(
 
 def named(contexts, name, **options):
     """Fork a context whose lines in the log name its side."""
-    context = Contexts.context(contexts, **options)
+    context = Contexts.fork(contexts, **options)
     context.name = f"{name}-{context.name}"
     return context
 

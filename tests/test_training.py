@@ -288,7 +288,7 @@ def test_a_loader_works_in_a_forked_context_and_its_processes_go_with_the_case(c
 
 
 def test_processes_that_load_are_gone_after_a_fault(zygote):
-    context = zygote.context()
+    context = zygote.fork()
     case = replace(loaded(network="none"), time_limit_s=6.0)
     seen: set[int] = set()
 

@@ -63,8 +63,8 @@ def case(does, **fields):
 def test_a_context_that_ends_before_it_has_called_back_is_not_waited_for(zygote, state):
     planted(state, "unborn")
     with pytest.raises(LaunchError, match="a worker did not start: the worker ended with exit st"):
-        zygote.context(tries=1)
-    assert zygote.context(tries=1).device == GPU
+        zygote.fork(tries=1)
+    assert zygote.fork(tries=1).device == GPU
 
 
 def test_a_context_that_cannot_open_its_device_says_why(zygote, state):
@@ -72,18 +72,18 @@ def test_a_context_that_cannot_open_its_device_says_why(zygote, state):
     with pytest.raises(
         LaunchError, match=r"(?s)could not open its device: .* exit status 1.*hipEr"
     ):
-        zygote.context(tries=1)
+        zygote.fork(tries=1)
 
 
 def test_a_context_whose_greeting_is_garbled_is_refused(zygote, state):
     planted(state, "garbled")
     with pytest.raises(LaunchError, match="it reported no valid device: Expected `str`, got `int`"):
-        zygote.context(tries=1)
-    assert zygote.context(tries=1).device == GPU
+        zygote.fork(tries=1)
+    assert zygote.fork(tries=1).device == GPU
 
 
 def test_what_a_context_started_does_not_outlive_a_zygote_that_was_killed(zygote):
-    context = zygote.context(tries=1)
+    context = zygote.fork(tries=1)
     with pytest.raises(CaseFault, match="the worker ended with an unknown exit status"):
         context.measure(case("kills zygote"))
     started = started_by(context.pid)
@@ -118,7 +118,7 @@ def started_by(group):
 )
 def test_an_answer_that_is_none_is_the_cases_fault(zygote, monkeypatch, does, message):
     monkeypatch.setattr(module.Zygote.exit_code, "__defaults__", (1.0,))
-    context = zygote.context(tries=1)
+    context = zygote.fork(tries=1)
     with pytest.raises(CaseFault, match=message):
         context.measure(case(does))
     assert all_gone(context.pid)
@@ -164,7 +164,7 @@ def test_workers_that_did_not_start_do_not_start_for_who_asks_again(tmp_path, is
     zygote = Zygote(python=str(program), is_shared=is_shared)
     for _ in range(2):
         with pytest.raises(LaunchError):
-            zygote.context(tries=1)
+            zygote.fork(tries=1)
 
 
 @pytest.fixture

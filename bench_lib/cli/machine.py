@@ -96,9 +96,9 @@ def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | Non
     variables = {**backends.visibility(device), PRELOAD_VARIABLE: "torch"}
     try:
         with Zygote(environment=variables) as zygote:
-            context = zygote.context(tries=1)
-            differences = backends.confirm(device, context.device)
-            return {**zygote.versions, "cudnn": context.cudnn}, "; ".join(differences) or None
+            worker = zygote.fork(tries=1)
+            differences = backends.confirm(device, worker.device)
+            return {**zygote.versions, "cudnn": worker.cudnn}, "; ".join(differences) or None
     except LaunchError as error:
         return {}, str(error)
 

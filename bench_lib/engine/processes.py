@@ -168,7 +168,7 @@ class Processes:
         measurement = process.measure(case, request)
         phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
         measurement = replace(measurement, phases_s=phases_s)
-        # Each zygote counts its contexts from one, and a run may have several zygotes.
+        # Each zygote counts its processes from one, and a run may have several zygotes.
         measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
         if measurement.device_source == "kernels" or is_alone:
             self.drop(number)  # a profiler, once used, stays and costs every launch
@@ -248,7 +248,7 @@ class Processes:
         are_old, tries = self._workers is not None, 0
         while True:
             try:
-                process = self._zygote().context()
+                process = self._zygote().fork()
             except LaunchError as error:
                 self._close_workers()
                 tries += 1
@@ -265,7 +265,7 @@ class Processes:
 
     def fork(self) -> WorkerProcess:
         """Return a process that is not to measure anything; raises LaunchError."""
-        return self._zygote().context(tries=1)
+        return self._zygote().fork(tries=1)
 
     def begin(self) -> None:
         """Have workers start unless they are there; a failure is repeated where one is opened."""
@@ -318,10 +318,10 @@ class Processes:
 
 
 class Companion:
-    """A context that measures nothing and uses the device before each measured stretch.
+    """A process that measures nothing and uses the device before each measured stretch.
 
-    On an H200 a context paid 0.2 us more for every launch after some kernels, until another
-    context had run; so all cases are measured in the state that follows.
+    On an H200 a process paid 0.2 us more for every launch after some kernels, until another
+    process had run; so all cases are measured in the state that follows.
     """
 
     def __init__(self, fork: Callable[[], WorkerProcess]) -> None:

@@ -80,7 +80,7 @@ class CaseSkipped(Exception):  # noqa: N818 - an outcome, not an error
 
 
 class CaseFault(Exception):  # noqa: N818 - an outcome, not an error
-    """The case has no measurement; its context must not be used again."""
+    """The case has no measurement; its process must not be used again."""
 
     def __init__(self, fault: Fault) -> None:
         """Carry the fault."""

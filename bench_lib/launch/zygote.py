@@ -57,11 +57,11 @@ STOPPED_LIMIT_S = 30.0
 TURN_LIMIT_S = 10.0
 CALIBRATION_LIMIT_S = 60.0
 MOST_TRIES = 8
-"""Most contexts to try; if half are expensive, all eight are once in 256 times."""
+"""Most processes to try; if half are expensive, all eight are once in 256 times."""
 MOST_FUTILE = 2
-"""After so many rounds in a row without a cheap context, contexts are taken as they come."""
+"""After so many rounds in a row without a cheap process, processes are taken as they come."""
 SAME_KIND = 0.045
-"""Contexts whose launch costs differ by less are alike: 0 to 0.034 and 0.058 to 0.12 on an H200."""
+"""Launch costs that differ by less are alike: 0 to 0.034 and 0.058 to 0.12 on an H200."""
 
 
 Joint = tuple[str, int]
@@ -91,16 +91,16 @@ PLAIN = MeasureRequest()
 
 
 class WorkerProcess:
-    """One fresh device context; measures case after case until closed or at fault."""
+    """A fresh process with the device open; measures case after case until closed or at fault."""
 
     def __init__(
         self, zygote: Zygote, name: str, pid: int, connection: Connection, greeting: dict[str, Any]
     ) -> None:
-        """Take over a context that ``Zygote.context`` has forked."""
+        """Take over a process that ``Zygote.fork`` has forked."""
         self.name = name
         self.pid = pid
         self.device = msgspec.convert(greeting["device"], Device)
-        """The context's description of the device that it opened."""
+        """The process's description of the device that it opened."""
         self.cudnn: str | None = greeting.get("cudnn")
         self.threads: int | None = greeting.get("threads")
         self.libraries: dict[str, str] = greeting.get("libraries") or {}
@@ -108,20 +108,20 @@ class WorkerProcess:
         self.excess: float | None = greeting.get("excess")
         """How much more launches cost than the cheapest, a fraction; None if not measured."""
         self.give_way: Callable[[], None] = lambda: None
-        """Called when a case lets another context use the device for a moment."""
+        """Called when a case lets another process use the device for a moment."""
         self._zygote = zygote
         self._connection = connection
         self._log = zygote.logs / f"{name}.log"
 
     @property
     def is_expensive(self) -> bool:
-        """Whether launches cost more in this context than in others, beyond doubt."""
+        """Whether launches cost more in this process than in others, beyond doubt."""
         return self.excess is not None and self.excess > SAME_KIND
 
     def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
         """Measure one case; the first of each precision then proves the device's arithmetic.
 
-        Raises CaseSkipped with the reason, or CaseFault after which this context is gone.
+        Raises CaseSkipped with the reason, or CaseFault after which this process is gone.
         """
         proof = arithmetic.proof(case)
         fields = {
@@ -218,16 +218,16 @@ class WorkerProcess:
         return CaseFault(Fault(kind, message, phase, last_output(self._log, offset)))
 
     def close(self) -> None:
-        """End the context and everything it started."""
+        """End the process and everything it started."""
         self._connection.close()
         self._zygote.end(self.pid)
 
 
 class Zygote:
-    """A process with torch imported and no device opened, which forks contexts.
+    """A process with torch imported and no device opened, which forks worker processes.
 
     Use as a context manager, or call ``close``; closing leaves no process behind.  The import runs
-    in the background, and the first context waits for it.
+    in the background, and the first fork waits for it.
     """
 
     def __init__(
@@ -262,9 +262,9 @@ class Zygote:
         """The worker's versions of torch, torchvision, CUDA, HIP and triton."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._exits: dict[str, int] = {}
-        """How contexts ended, by name."""
-        self._contexts = 0
-        # The contexts of all its runners write to one folder.
+        """How worker processes ended, by name."""
+        self._forks = 0
+        # The worker processes of all its runners write to one folder.
         self._prefix = f"context-{secrets.token_hex(2)}-" if self._is_shared else "context-"
         self._futile = 0
         self._connection: Connection | None = None
@@ -356,31 +356,31 @@ class Zygote:
                 f"cannot start a worker with {command[0]}: {error.strerror}; it must be {expected}"
             ) from error
 
-    def context(self, *, tries: int = MOST_TRIES) -> WorkerProcess:
-        """Fork a context and wait until it has opened its device.
+    def fork(self, *, tries: int = MOST_TRIES) -> WorkerProcess:
+        """Fork a worker process and wait until it has opened its device.
 
-        A context with expensive launches is replaced by another one, up to ``tries`` in all.
+        A process with expensive launches is replaced by another one, up to ``tries`` in all.
         Raises LaunchError if the workers do not start or the device cannot be opened.
         """
         self.wait()
         tries = 1 if self._futile >= MOST_FUTILE else tries
         for _ in range(tries - 1):
-            context = self._forked()
-            if not context.is_expensive:
+            worker = self._forked()
+            if not worker.is_expensive:
                 self._futile = 0
-                return context
-            context.close()
-            self.exit_code(context.name)  # until it has ended, it may hold the device's memory
-        context = self._forked()
+                return worker
+            worker.close()
+            self.exit_code(worker.name)  # until it has ended, it may hold the device's memory
+        worker = self._forked()
         if tries > 1:
-            self._futile = self._futile + 1 if context.is_expensive else 0
-        return context
+            self._futile = self._futile + 1 if worker.is_expensive else 0
+        return worker
 
     def _forked(self) -> WorkerProcess:
-        self._contexts += 1
-        name = f"{self._prefix}{self._contexts}"
+        self._forks += 1
+        name = f"{self._prefix}{self._forks}"
         with contextlib.suppress(OSError):  # a zygote that has ended has removed its folder
-            # Created here, so that we can read it if the container's context is another user's.
+            # Created here, so that we can read it if the container's process is another user's.
             (self.logs / f"{name}.log").touch(mode=0o600)
         self._order({"order": "fork", "context": name})
         connection, hello = self._accept(name, OPEN_LIMIT_S)
@@ -401,7 +401,7 @@ class Zygote:
         raise self._error(f"a worker could not open its device: {cause}\n{output}", code)
 
     def exit_code(self, name: str, wait_s: float = 5.0) -> int | None:
-        """Return how a context ended (negative: by that signal); None if unknown."""
+        """Return how a worker process ended (negative: by that signal); None if unknown."""
         deadline = time.monotonic() + wait_s
         assert self._connection is not None
         with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
@@ -410,12 +410,12 @@ class Zygote:
         return self._exits.get(name)
 
     def end(self, pid: int) -> None:
-        """End a context by its process id."""
+        """End a worker process by its id."""
         with contextlib.suppress(LaunchError):
             self._order({"order": "end", "pid": pid})
 
     def close(self) -> None:
-        """End the zygote and all its contexts; of another's zygote, only our contexts."""
+        """End the zygote and all its workers; of another's zygote, only our workers."""
         for connection in self._accepted:
             connection.close()
         self._listener.close()
@@ -434,7 +434,7 @@ class Zygote:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         finally:  # even if somebody presses Ctrl-C again
-            # Contexts' processes outlive a zygote that was killed, and may be in other groups.
+            # Workers' processes outlive a zygote that was killed, and may be in other groups.
             signal_all(LOGS_VARIABLE, self.logs, signal.SIGKILL)
             if self._directory is not None:
                 self._directory.cleanup()
@@ -498,7 +498,7 @@ class Zygote:
             raise self._error(ended, None)
 
     def _raise_if_ended(self, name: str) -> None:
-        """Raise LaunchError if a context has ended before it called back."""
+        """Raise LaunchError if a worker process has ended before it called back."""
         if self._connection is None:
             return
         with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):

@@ -21,9 +21,9 @@ from bench_lib.micro.lines import PrintedIteration, Watched
 from bench_lib.model import Case, Device, Measurement, Sampling, UserError
 from bench_lib.worker import layers, profiling
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.context import kind_of
 from bench_lib.worker.device import autocast, open_device
 from bench_lib.worker.measure import LEAST_WARMUP_STEPS, MeasuringContext, measure
+from bench_lib.worker.process import kind_of
 from bench_lib.worker.ranks import RankGroup, about_rank, joined
 from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 from bench_lib.worker.workloads import build

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench_lib.worker.context import is_users, short_traceback
+from bench_lib.worker.process import is_users, short_traceback
 
 Input = tuple[list[int], int | None]
 """A shape without the batch, and the upper bound of whole numbers."""

@@ -161,7 +161,7 @@ class GpuClock(Clock):
         """Empty the caching allocator and drop the BLAS workspaces.
 
         The workspaces live in the allocator from the first product on, so that without this the
-        first case of a context would seem to need more memory than the second.
+        first case of a process would seem to need more memory than the second.
         """
         clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001 - no public name
         if clear is not None:

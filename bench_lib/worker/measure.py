@@ -203,7 +203,7 @@ class MeasuringContext:
     cache_state: Callable[[], str | None] = compile_cache_state
     """The state of the compiler's caches since ``forget``."""
     give_way: Callable[[], None] = lambda: None
-    """Lets another context of the device run for a moment; see docs/architecture.md."""
+    """Lets another process use the device for a moment; see docs/architecture.md."""
     prepare: Callable[[Workload], Workload] = lambda workload: workload
     """Lets a caller profile the steps; what it adds is measured too."""
     brief: bool = False

@@ -25,10 +25,10 @@ from bench_lib.launch.wire import write_whole
 from bench_lib.model import Device, UserError
 from bench_lib.worker.caches import COMPILERS
 from bench_lib.worker.clock import clock_of
-from bench_lib.worker.context import answer, fault_of
 from bench_lib.worker.device import cudnn_version, open_device, versions
 from bench_lib.worker.host import RankLog
 from bench_lib.worker.measure import MeasuringContext
+from bench_lib.worker.process import answer, fault_of
 from bench_lib.worker.workloads import Setting
 from bench_lib.worker.zygote import LOOK_S, is_there
 

@@ -20,8 +20,8 @@ from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import MEASURED, ProfileRequest, decode_case, write_whole
 from bench_lib.model import Case, UserError
 from bench_lib.worker.clock import Clock
-from bench_lib.worker.context import in_words, kind_of, short_traceback
 from bench_lib.worker.measure import MeasuringContext, Steadiness, timed
+from bench_lib.worker.process import in_words, kind_of, short_traceback
 from bench_lib.worker.profiling import external_profiler
 from bench_lib.worker.ranks import leave_at_once, prepared
 from bench_lib.worker.workloads import UnsupportedError, Workload, build

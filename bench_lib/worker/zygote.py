@@ -46,7 +46,7 @@ LOOK_S = 0.02
 STACK_S = 2.0
 """How long a process that has to end may take to write its stack."""
 CONTEXT = "BENCH_LIB_CONTEXT"
-"""Names a context in the environment of everything it starts, in any session."""
+"""Names a worker process in the environment of everything it starts, in any session."""
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def importing_torch() -> Iterator[None]:
 
 
 def serve() -> int:
-    """Connect to the runner and fork contexts for it until it hangs up.
+    """Connect to the runner and fork worker processes for it until it hangs up.
 
     A shared one serves one runner after another, until its starter has ended.  Before the first
     runner nobody may hold the device, so no child opens it.
@@ -125,7 +125,7 @@ def _serve_runner() -> bool:
     except OSError:
         traceback.print_exc()
         return False
-    from bench_lib.worker import context, measure  # noqa: F401
+    from bench_lib.worker import measure, process  # noqa: F401
     from bench_lib.worker.device import versions
 
     gc.freeze()  # so that a child's collections do not copy the pages of imported objects
@@ -221,7 +221,7 @@ def _obey(connection: Connection, children: dict[int, str], order: dict[str, Any
         name = str(order["context"])
         pid = os.fork()
         if pid == 0:
-            _become_context(connection, name)
+            _become_worker(connection, name)
         children[pid] = name
     elif order["order"] == "end" and order["pid"] in children:
         end(order["pid"])
@@ -254,7 +254,7 @@ def _mark(pid: int) -> Path:
     return Path(os.environ[LOGS_VARIABLE], str(pid))
 
 
-def _become_context(inherited: Connection, name: str) -> NoReturn:
+def _become_worker(inherited: Connection, name: str) -> NoReturn:
     code = 1
     try:
         os.setpgid(0, 0)
@@ -267,7 +267,7 @@ def _become_context(inherited: Connection, name: str) -> NoReturn:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        from bench_lib.worker.context import serve_cases
+        from bench_lib.worker.process import serve_cases
 
         code = serve_cases(name)
     except BaseException:  # noqa: BLE001 - a fork must never return into the zygote's loop

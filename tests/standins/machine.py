@@ -60,7 +60,7 @@ class Workers(Contexts):
         """Be of one device."""
         super().__init__({}, device)
 
-    def context(self, *, tries: int | None = None) -> Context:
+    def fork(self, *, tries: int | None = None) -> Context:
         """Fork."""
         self.forks += 1
         return Worker(self, f"context-{self.forks}")

@@ -102,7 +102,7 @@ class Contexts:
         self.kernels: dict[str, KernelTable | str | Fault] = {}
         """What a look into a case's step finds; one kernel of 5 ms where nothing is said."""
 
-    def context(self, *, tries: int | None = None) -> Context:
+    def fork(self, *, tries: int | None = None) -> Context:
         """Fork, unless told to refuse from some fork on."""
         self.forks += 1
         self.tries.append(tries)

@@ -236,7 +236,7 @@ def _foreign(
     If the list holds any of ours, all others are foreign.  If it does not, it counts in another pid
     namespace (a container's host), so that equal numbers are other processes; then they count only
     if every look has more of them than of ours, and they are called 0, as the kernel calls
-    processes outside.  Nothing if unsure: with `own` unknown, or a context of ours that has only
+    processes outside.  Nothing if unsure: with `own` unknown, or a process of ours that has only
     just ended still listed.
     """
     looks = [s for s in samples if s.pids is not None and s.t <= end]
