@@ -15,7 +15,7 @@ from quickly import one_thread
 
 from bench_lib import backends
 from bench_lib.formulas.arithmetic import ERRORS, LABELS, answered, operations, proof, refusal
-from bench_lib.worker import arithmetic, context
+from bench_lib.worker import arithmetic, process
 from bench_lib.worker.arithmetic import WrongArithmeticError, prove
 from bench_lib.worker.device import set_precision
 from bench_lib.worker.measure import MeasuringContext
@@ -207,11 +207,11 @@ def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(on_amd, abo
 
 
 def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
-    monkeypatch.setattr(context, "measure", lambda case, _: make_measurement(case_id=case.id))
+    monkeypatch.setattr(process, "measure", lambda case, _: make_measurement(case_id=case.id))
     case = make_case(workload="operator", params={"op": "gemm", "precision": precision})
     clock = SimpleNamespace(release=lambda: None)
     lent = MeasuringContext(setting=Setting(CPU), clock=clock, context_id="c", forget=lambda: None)
-    return context.answer({"measure": asdict(case), "prove": True}, lent)
+    return process.answer({"measure": asdict(case), "prove": True}, lent)
 
 
 def test_a_refused_arithmetic_is_a_fault_of_its_own_kind(monkeypatch, capfd):
