@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from bench_lib.backends.profiler import Profilers
 
-GROUP = "bench_lib.backends"
-"""The group of entry points whose objects are Backends."""
 _GPUS = (AMD(), NVIDIA())
 _CPU = CPU()
 
@@ -42,7 +40,7 @@ def every() -> tuple[Backend, ...]:
     from importlib.metadata import entry_points
 
     by_name: dict[str, Backend] = {backend.name: backend for backend in (*_GPUS, _CPU)}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group="bench_lib.backends"):
         problem = _add(point, by_name)
         if problem is not None:
             warn_once(f"the backend {point.value} is not used: {problem}")

@@ -105,7 +105,6 @@ def _modes(device: Hardware) -> str:
 
 
 def _own_key(device: Hardware, *, by_arch: bool) -> str:
-    """Return a key for a device that is not in the catalogue."""
     own_id = pci_id(device.pci_device_id)
     ids = [_arch(device) if by_arch or not own_id else None, own_id]
     size = []

@@ -173,7 +173,6 @@ class _Reader:
         return self._product(where, self.workloads[name], table, base)
 
     def _settings(self, where: str, dot: str, table: Mapping[str, Any], base: Case) -> Case:
-        """Return `base` with the settings of a tier or a table."""
         seconds = table.get("time_limit_s", base.time_limit_s)
         if not _is_above_zero(seconds):
             problem = "it must be a number of seconds above 0"

@@ -17,7 +17,6 @@ class DataSet:
     """Height and width of an image in pixels."""
     channels: int
     train: int
-    """Number of training images."""
     test: int
 
 

@@ -651,8 +651,6 @@ def _copy(o: Operation) -> Amounts:
 
 @dataclass(frozen=True)
 class _Family:
-    """What operators of a family have in common."""
-
     amounts: Callable[[Operation], Amounts]
     output: Callable[[Operation], tuple[int, ...]] = lambda o: o.sizes
     """Returns the result's sizes; raises UserError if the operation is impossible."""

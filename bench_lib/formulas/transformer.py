@@ -70,21 +70,16 @@ class Size:
     def parameters(self) -> int:
         """Number of weights."""
         embeddings = (1 if self.tied else 2) * self.vocabulary * self.width
-        return embeddings + self.width + sum(map(self._block, range(self.layers)))
+        norms = (2 * self.layers + 1) * self.width
+        routed = 0 if self.experts is None else self.experts.number
+        return embeddings + norms + round(self._products(routed))
 
     def _attention(self) -> int:
         return 2 * self.width * (self.width + self.kv_width)
 
-    def _block(self, layer: int) -> int:
-        routed = 0 if self._dense(layer) or self.experts is None else self.experts.number
-        return 2 * self.width + self._attention() + round(self._mlp(layer, routed))
-
-    def _dense(self, layer: int) -> bool:
-        return self.experts is None or layer < self.experts.dense_layers
-
     def _mlp(self, layer: int, routed: float) -> float:
         """Weights of a block's SwiGLU, or of `routed` and shared experts and their router."""
-        if self.experts is None or self._dense(layer):
+        if self.experts is None or layer < self.experts.dense_layers:
             return 3 * self.width * self.hidden
         inner = (routed + self.experts.shared) * self.experts.hidden
         return 3 * self.width * inner + self.experts.number * self.width

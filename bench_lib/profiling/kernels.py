@@ -39,7 +39,6 @@ NOISE = 0.015
 AS_OFTEN = 0.02
 """Numbers of calls that differ by less than this fraction are considered equal."""
 MOST_KERNELS = 200
-"""Most kernels that a table names."""
 ENOUGH = 0.999
 """Share of the time in the kernels that a table lists one by one."""
 OTHERS = "others"

@@ -41,7 +41,6 @@ _KINDS = {
     "cpu_op": "host",
     "user_annotation": "range",
 }
-"""Kinds of events by category."""
 _RANGES = (re.compile(r"iteration \d+"), re.compile(r"ProfilerStep#\d+"))
 """Names of steps: ours, then torch's own."""
 _WAITS = re.compile(r"Synchronize|hipMemcpyWithStream")
@@ -60,7 +59,6 @@ class Busy:
     """How long at least one kernel, copy or fill was running."""
     window_s: float
     pauses: int
-    """How often nothing ran."""
     long_pauses: int
     """How many of the pauses were longer than ``GAP_S``."""
     longest: tuple[KernelCall, KernelCall] | None
@@ -111,7 +109,6 @@ class Trace:
     """Torch's operations, longest first, by the time of their kernels; without a device, by the
     host's own time in each."""
     convolutions_s: float = 0.0
-    """Time of the convolutions among the operations."""
     host_s: float = 0.0
     """How long the host worked on the steps without waiting for the device."""
     busy: Busy | None = None
@@ -339,7 +336,6 @@ def _covered(events: Iterable[_Event]) -> float:
 
 
 def _busiest(events: Sequence[_Event], names: _Names) -> list[KernelCall]:
-    """Return the calls of the busiest device, in order."""
     by_device: defaultdict[int | str | None, list[_Event]] = defaultdict(list)
     for event in events:
         by_device[event.args.device].append(event)

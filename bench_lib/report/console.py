@@ -118,26 +118,23 @@ def summary(records: Iterable[Record]) -> Table[Record]:
 _QUIET = (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
 
 
-def explanations(
-    records: Iterable[Record], *, every: bool = False, above: Sequence[Record] = ()
-) -> list[str]:
+def explanations(records: Iterable[Record], *, above: Sequence[Record] = ()) -> list[str]:
     """Return a line, which begins with the case's id, for each thing that a reader should know.
 
     Verdicts of the records ``above`` have been shown already.
     """
-    quiet = () if every else _QUIET
     lines: list[str] = []
     reasons: list[tuple[str, str]] = []
     hints: list[tuple[str, str]] = []
     for record in records:
         lines += _quarantine_lines(record)
-        if record.status is Status.SKIPPED and record.verdicts and not every:
+        if record.status is Status.SKIPPED and record.verdicts:
             reason = shortened(judge.leading(record.verdicts).reason)
             reasons.append((record.case.id, f"SKIPPED: {reason}"))
         elsewhere = {verdict.metric for verdict in pairing.elsewhere(record.verdicts)}
         for verdict in record.verdicts if record not in above else ():
             is_finding = verdict.against == REFERENCE and verdict.metric in elsewhere
-            if verdict.status not in quiet or verdict.against == "published" or is_finding:
+            if verdict.status not in _QUIET or verdict.against == "published" or is_finding:
                 # A busy machine makes most cases NOISY; the table has their changes.
                 is_noisy = verdict.status is Status.NOISY
                 cause = verdict.reason.partition("%); ")[2] if is_noisy else ""

@@ -44,7 +44,6 @@ DAYS = 90
 LATE = dt.timedelta(hours=36)
 """A night was missed if no run has begun for this long."""
 MOST_NAMED = 10
-"""Maximum number of cases that a sentence names."""
 Place = tuple[str, str]
 """A case's id and the hardware key."""
 GOOD = (Status.OK, Status.IMPROVED)

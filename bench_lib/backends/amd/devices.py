@@ -191,6 +191,5 @@ def only(device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _hip_variable(environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return name and value of the variable that HIP reads."""
     name = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
     return name, environ.get(name)

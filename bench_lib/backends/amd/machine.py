@@ -147,11 +147,12 @@ def _networked_home(environ: Mapping[str, str]) -> str | None:
 
 def checks(root: Path, environ: Mapping[str, str], devices: Sequence[Hardware] = ()) -> list[Check]:
     """Check the driver, its device files, other processes, ROCm's profiler, and kernels."""
+    container = "start a container with --device="
     archs = sorted({device.arch for device in devices if device.arch})
     return [
-        _kfd(root),
+        _files(root, "/dev/kfd", f"sudo modprobe amdgpu; {container}/dev/kfd"),
         _groups(root),
-        _render_nodes(root),
+        _files(root, "/dev/dri/renderD*", f"{container}/dev/dri"),
         _driver(root, environ),
         _processes(root),
         _profiler(environ),
@@ -179,34 +180,19 @@ def _kernels(arch: str) -> Check | None:
     return stops("kernels", detail, remedy)
 
 
-def _kfd(root: Path) -> Check:
-    kfd = root / "dev/kfd"
-    if os.access(kfd, os.R_OK | os.W_OK):
-        return good("/dev/kfd", "can be opened")
-    if kfd.exists():
-        remedy = (
-            "add the user to the group that owns it: sudo usermod -aG render,video $USER; start a "
-            f"container with --group-add {kfd.stat().st_gid}"
-        )
-        return stops("/dev/kfd", "cannot be opened by this user", remedy)
-    remedy = "load the driver: sudo modprobe amdgpu; start a container with --device=/dev/kfd"
-    return stops("/dev/kfd", "is missing", remedy)
-
-
-def _render_nodes(root: Path) -> Check:
-    """Check the files in /dev/dri, through which the runtime maps the GPUs' memory."""
-    name = "/dev/dri/renderD*"
-    nodes = sorted(root.glob("dev/dri/renderD*"))
-    usable = [node for node in nodes if os.access(node, os.R_OK | os.W_OK)]
+def _files(root: Path, name: str, remedy: str) -> Check:
+    """Check the device files of a name, through which the runtime finds the GPUs."""
+    files = sorted(root.glob(name.removeprefix("/")))
+    usable = [file for file in files if os.access(file, os.R_OK | os.W_OK)]
     if usable:
-        return good(name, f"{len(usable)} of {len(nodes)} can be opened")
-    if nodes:
-        remedy = (
-            "add the user to the group that owns them: sudo usermod -aG render $USER; start a "
-            f"container with --group-add {nodes[0].stat().st_gid}"
-        )
-        return stops(name, f"none of {len(nodes)} can be opened by this user", remedy)
-    return stops(name, "are missing", "start the container with --device=/dev/dri")
+        return good(name, f"{len(usable)} of {len(files)} can be opened")
+    if not files:
+        return stops(name, "not there", remedy)
+    remedy = (
+        "add the user to the group that owns it: sudo usermod -aG render,video $USER; start a "
+        f"container with --group-add {files[0].stat().st_gid}"
+    )
+    return stops(name, f"none of {len(files)} can be opened by this user", remedy)
 
 
 def _groups(root: Path) -> Check:

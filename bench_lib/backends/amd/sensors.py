@@ -185,7 +185,6 @@ def source(device: Hardware, root: Path) -> Source:
 
 
 def _scaled(path: Path, divisor: float) -> float | None:
-    """Read a number and divide it, to convert its unit."""
     value = number(path)
     return None if value is None else value / divisor
 

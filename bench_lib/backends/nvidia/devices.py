@@ -104,7 +104,6 @@ def _answer() -> dict[str, Any]:
 
 
 def _device(entry: Mapping[str, Any]) -> Hardware:
-    """Convert a device that the child printed."""
     bdf = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+:[0-9a-f.]+)", str(entry["bdf"] or "").lower())
     cores, arch, mig = entry["cuda_cores"], entry["arch"], entry["mig"]
     return catalogue.identify(
