@@ -58,7 +58,7 @@ def test_without_a_change_point_what_changed_is_told_from_the_last_ok_night_on()
     known = {nights.OLD_ENVIRONMENT: builders.make_environment(), nights.ENVIRONMENT: nights.AFTER}
     night = nights.make_night([entry], environments=known)
     began = onset(night, entry)
-    assert (began.since, began.last_good) == (nights.stamp()[:10], points[-2])
+    assert (began.since, entry.last_good) == (nights.stamp()[:10], points[-2])
     assert "rocm 7.0.1 -> 7.1.0" in began.changes
 
 

@@ -196,10 +196,6 @@ class Backend(Protocol):
         return ""
 
 
-class UnknownVendorError(UserError):
-    """A device cannot be measured because no backend knows its vendor."""
-
-
 class Unknown(Backend):
     """A vendor without a backend, from a history file or a package that is not installed.
 
@@ -217,15 +213,15 @@ class Unknown(Backend):
         return []
 
     def visibility(self, device: Hardware, environ: Mapping[str, str]) -> dict[str, str]:
-        """Raise UnknownVendorError: a worker could open any other device."""
+        """Raise UserError: a worker could open any other device."""
         raise self._refusal(device, "cannot be measured")
 
     def telemetry(self, device: Hardware, root: Path, ancestor: int) -> Source:
-        """Raise UnknownVendorError: the device has no telemetry."""
+        """Raise UserError: the device has no telemetry."""
         raise self._refusal(device, "cannot be monitored")
 
-    def _refusal(self, device: Hardware, what: str) -> UnknownVendorError:
-        return UnknownVendorError(
+    def _refusal(self, device: Hardware, what: str) -> UserError:
+        return UserError(
             f"{device.key} {what}: there is no backend for the vendor {self.name!r}, only for "
             f"{', '.join(self._known)}; install a package that provides one (docs/"
             "adding-a-backend.md)"

@@ -73,9 +73,15 @@ def optional(
     return quiet(name, lambda value: None if value == "" else check(value), "", in_id)
 
 
-def switch(name: str, word: str, *, default: bool = False) -> Axis:
-    """Return a boolean axis; the id has `word` if the value is not the default."""
-    return quiet(name, truth(name), default, lambda _value: word)
+def switch(name: str, word: str) -> Axis:
+    """Return a boolean axis, False by default; the id has `word` if it is True."""
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, bool):
+            return None
+        return f"{name} is {value!r}; it must be true or false"
+
+    return quiet(name, check, default=False, in_id=lambda _value: word)
 
 
 @dataclass(frozen=True)
@@ -106,17 +112,6 @@ def positive(kind: str, least: int = 1) -> Callable[[Any], str | None]:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             return f"{kind} is {value!r}; it must be a whole number of {least} or more"
         return f"{kind} is {value}; it must be at most {LARGEST}" if value > LARGEST else None
-
-    return check
-
-
-def truth(kind: str) -> Callable[[Any], str | None]:
-    """Return a check that a value is true or false."""
-
-    def check(value: Any) -> str | None:
-        if isinstance(value, bool):
-            return None
-        return f"{kind} is {value!r}; it must be true or false"
 
     return check
 

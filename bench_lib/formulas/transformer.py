@@ -74,9 +74,6 @@ class Size:
         routed = 0 if self.experts is None else self.experts.number
         return embeddings + norms + round(self._products(routed))
 
-    def _attention(self) -> int:
-        return 2 * self.width * (self.width + self.kv_width)
-
     def _mlp(self, layer: int, routed: float) -> float:
         """Weights of a block's SwiGLU, or of `routed` and shared experts and their router."""
         if self.experts is None or layer < self.experts.dense_layers:
@@ -86,8 +83,8 @@ class Size:
 
     def _products(self, routed: float) -> float:
         """Weights in the matrix products of all blocks, with `routed` experts each."""
-        mlps = sum(self._mlp(layer, routed) for layer in range(self.layers))
-        return self.layers * self._attention() + mlps
+        attention = 2 * self.width * (self.width + self.kv_width)
+        return sum(attention + self._mlp(layer, routed) for layer in range(self.layers))
 
     def forward_flops(
         self, batch_size: int, length: int, *, before: int = 0, logits: int | None = None

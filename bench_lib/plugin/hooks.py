@@ -15,13 +15,19 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case
 from bench_lib.plugin import devices
 from bench_lib.plugin.devices import ASSIGNMENT
-from bench_lib.plugin.session import SELECTION, PluginOptions, Selection, read_options
+from bench_lib.plugin.session import SELECTION, Selection, read_options
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options; under xdist check that there is a device for every worker."""
     options = read_options(config)
-    session = Selection(config, options) if config.option.collectonly else _running(config, options)
+    if config.option.collectonly:
+        session = Selection(config, options)
+    else:
+        from bench_lib.plugin import running  # noqa: PLC0415 - not needed for collecting alone
+
+        config.pluginmanager.register(running, "bench_lib.running")
+        session = running.begin(config, options)
     config.stash[SELECTION] = session
     config.pluginmanager.register(devices, "bench_lib.devices")
     config.pluginmanager.register(_Stopper(session), "bench_lib.stopper")
@@ -29,13 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
         devices.refuse_too_many(config, session.devices)
         config.option.benchmark_disable = True  # or pytest-benchmark would warn that it is
         config.stash[ASSIGNMENT] = devices.Assignment(len(session.devices))
-
-
-def _running(config: pytest.Config, options: PluginOptions) -> Selection:
-    from bench_lib.plugin import running  # noqa: PLC0415 - not needed for collecting alone
-
-    config.pluginmanager.register(running, "bench_lib.running")
-    return running.begin(config, options)
 
 
 class _Stopper:

@@ -70,7 +70,7 @@ def with_torch(
 ) -> CaseProfile:
     """Profile a case with torch's profiler, which writes a trace for each rank.
 
-    Raises as ``run_profile`` does, UnprofiledError if no trace is usable, and ProfileError if
+    Raises as ``run_profile`` does, UnprofiledError if no trace is usable, and UserError if
     ``kernels.json`` cannot be written.
     """
     results = run_profile(case, folder, request, environment=environment, say=say)

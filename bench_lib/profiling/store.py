@@ -24,10 +24,6 @@ MOST_BYTES = 64 * 2**20
 """Maximum size of a ``kernels.json``; a kernel takes about 200 bytes."""
 
 
-class ProfileError(UserError):
-    """A profile is missing or cannot be read or written; says which, why and what to do."""
-
-
 @dataclass(frozen=True)
 class Profile:
     """The device's work in one step of a case, and where it was recorded."""
@@ -57,20 +53,20 @@ class ProfileComparison:
 
 
 def keep(profile: Profile, path: Path) -> None:
-    """Write a profile atomically; raises ProfileError."""
+    """Write a profile atomically; raises UserError."""
     try:
         files.replace(path, msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
     except OSError as error:
-        raise ProfileError(f"cannot write {path}: {error.strerror}") from error
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def load(source: str) -> Profile:
-    """Read a profile: a folder, ``kernels.json`` or a trace; raises ProfileError or TraceError."""
+    """Read a profile: a folder, ``kernels.json`` or a trace; raises UserError."""
     path = Path(source)
     if path.is_dir():
         path = _profile_in(path)
     if not os.path.lexists(path):
-        raise ProfileError(
+        raise UserError(
             f"{path} does not exist; name a folder of bench-lib profile, a {FILE} or a trace "
             "(.json or .json.gz)"
         )
@@ -78,7 +74,7 @@ def load(source: str) -> Profile:
         return _decoded(path)
     if path.suffix == ".json" or path.name.endswith(".json.gz"):
         return Profile(traces.read(path, needs_device=False).table())
-    raise ProfileError(f"{path} is not a JSON file; name a {FILE} or a trace")
+    raise UserError(f"{path} is not a JSON file; name a {FILE} or a trace")
 
 
 def _profile_in(folder: Path) -> Path:
@@ -86,24 +82,24 @@ def _profile_in(folder: Path) -> Path:
     for pattern in (FILE, "*.json.gz"):
         if matches := sorted(folder.rglob(pattern), key=lambda path: (len(path.parts), path)):
             return matches[0]
-    raise ProfileError(f"{folder} holds no {FILE} and no trace")
+    raise UserError(f"{folder} holds no {FILE} and no trace")
 
 
 def _decoded(path: Path) -> Profile:
     try:
         profile = msgspec.json.decode(files.content(path, MOST_BYTES), type=Profile)
     except OSError as error:
-        raise ProfileError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProfileError(f"{path} is not a bench-lib profile: {error}") from error
+        raise UserError(f"{path} is not a bench-lib profile: {error}") from error
     if profile.schema > SCHEMA:
-        raise ProfileError(
+        raise UserError(
             f"{path} has schema {profile.schema}, newer than {SCHEMA}, the newest that this "
             "version of bench-lib reads; upgrade bench-lib"
         )
     figures = [figure for k in profile.kernels.kernels for figure in (k.calls, k.total_s)]
     if any(figure < 0 or not math.isfinite(figure) for figure in figures):
-        raise ProfileError(f"{path} is invalid: a kernel in it has an impossible time or count")
+        raise UserError(f"{path} is invalid: a kernel in it has an impossible time or count")
     return profile
 
 
@@ -115,7 +111,7 @@ def compare(before: str, after: str) -> ProfileComparison:
     a, b = load(before), load(after)
     if _is_host_profile(a) != _is_host_profile(b):
         host, device = (before, after) if _is_host_profile(a) else (after, before)
-        raise ProfileError(
+        raise UserError(
             f"{host} holds CPU operations but no device events, and {device} has kernels: record "
             "it again where torch sees the GPU, with activities=[ProfilerActivity.CPU, "
             "ProfilerActivity.CUDA] (also on AMD)"

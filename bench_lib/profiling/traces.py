@@ -153,6 +153,8 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
     names: _Names = {e.args.external: e.name for e in host if e.args.external}
     steps = _steps(events["range"])
     calls = _busiest(device, names)
+    waiting = [event for event in host_calls if _WAITS.search(event.name)]
+    working = [*(steps or [*host, *host_calls]), *waiting]
     if device:
         operations = _summed((_launched_by(e, names) or e.name, e.dur) for e in device)
         convolutions_s = _convolutions(device, names)
@@ -164,7 +166,7 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
         kernels=_summed((e.name, e.dur) for e in device),
         operations=operations,
         convolutions_s=convolutions_s,
-        host_s=_host_s(steps or [*host, *host_calls], host_calls),
+        host_s=max(0.0, _covered(working) - _covered(waiting)) / 1e6,
         busy=busy_of(calls),
         calls=calls,
     )
@@ -319,11 +321,6 @@ def _steps(ranges: Sequence[_Event]) -> list[_Event]:
         if steps := [event for event in ranges if pattern.fullmatch(event.name)]:
             return sorted(steps, key=lambda event: event.ts)
     return []
-
-
-def _host_s(spans: Iterable[_Event], calls: Iterable[_Event]) -> float:
-    waiting = [event for event in calls if _WAITS.search(event.name)]
-    return max(0.0, _covered([*spans, *waiting]) - _covered(waiting)) / 1e6
 
 
 def _covered(events: Iterable[_Event]) -> float:

@@ -14,7 +14,7 @@ from bench_lib.cases.matrix import usual_tier
 from bench_lib.environment.fingerprint import difference
 from bench_lib.formats import many, on_one_line, shortened, signed_percent, some
 from bench_lib.model import Status
-from bench_lib.report.night import Moved, Night, NightCase
+from bench_lib.report.night import Night, NightCase
 from bench_lib.verdict import metrics
 from bench_lib.verdict.severity import FAILING
 
@@ -39,10 +39,6 @@ class Onset:
     """In words: ``2026-11-18 (+8.0%)``, ``2026-11-18 or before``; empty if unknown."""
     run_id: str
     """The first run that was bad; empty if unknown."""
-    moved: Moved | None
-    """The change point that it began with."""
-    last_good: Point | None
-    """The last earlier night that was OK; None if there is a change point."""
     changes: list[str]
     """Changes in the environment at the change point, else since the last OK night.
 
@@ -54,7 +50,7 @@ def onset(night: Night, entry: NightCase) -> Onset:
     """Return since when a case has failed, and what changed in the environment then."""
     if (moved := entry.slower_since) is not None:
         since = f"{moved.time[:10]} ({signed_percent(moved.change.ratio - 1)})"
-        return Onset(since, moved.run_id, moved, None, own_last(moved.environment))
+        return Onset(since, moved.run_id, own_last(moved.environment))
     latest = itertools.takewhile(lambda point: point.status in FAILING, reversed(entry.points))
     failing = list(latest)[::-1]
     good = entry.last_good
@@ -62,7 +58,7 @@ def onset(night: Night, entry: NightCase) -> Onset:
     after = night.environments.get(failing[0].environment) if failing else entry.environment
     changes = difference(before, after) if before and after else []
     first = failing[0].run_id if failing else ""
-    return Onset(_since(entry, failing), first, None, good, own_last(changes))
+    return Onset(_since(entry, failing), first, own_last(changes))
 
 
 def _since(entry: NightCase, failing: list[Point]) -> str:

@@ -27,7 +27,7 @@ from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import KernelDifference
 from bench_lib.report import console
 from bench_lib.report.answer import Column, Table
-from bench_lib.report.findings import NightCause, causes, commands, device, onset
+from bench_lib.report.findings import NightCause, causes, commands, device
 from bench_lib.report.night import Night, NightCase, Place
 from bench_lib.report.plots import LEGEND, history
 from bench_lib.report.render import as_html, cell
@@ -244,7 +244,7 @@ def _case(night: Night, entry: NightCase) -> dict[str, Any]:
         "device": device(night, entry),
         "change": percent(timing.ratio) if timing else "",
         "history": history(entry),
-        "since": _since(night, entry),
+        "since": _since(entry),
         "profiles": profiles,
         "kernels_reason": kernels.reason(profiles) if profiles else "",
         "kernels": as_html(Table(KERNELS, profiles.changes, most=MOST_KERNELS)) if profiles else "",
@@ -286,15 +286,14 @@ KERNELS: list[Column[KernelDifference]] = [
 ]
 
 
-def _since(night: Night, entry: NightCase) -> str:
+def _since(entry: NightCase) -> str:
     """Return since when a case has failed or moved; empty if unknown."""
-    began = onset(night, entry)
-    last = began.moved or (entry.moved[-1] if has_moved(entry) else None)
+    last = entry.slower_since or (entry.moved[-1] if has_moved(entry) else None)
     if last is not None:
         low, high = (percent(bound) for bound in last.change.interval)
         change = f"{percent(last.change.ratio)} ({low} to {high})"
         return f"Change point on {day(last.time)}, run {last.run_id}: {change}"
-    if entry.failing and (good := began.last_good) is not None:
+    if entry.failing and (good := entry.last_good) is not None:
         return f"Last OK on {day(good.time)}, run {good.run_id}"
     return ""
 

@@ -22,10 +22,6 @@ BASELINE = "baseline"
 """Stands for the accepted values of B's hardware instead of a run."""
 
 
-class SideError(UserError):
-    """One of the sides cannot be found or read; says which and why."""
-
-
 @dataclass(frozen=True)
 class SideValues:
     """What B is compared with: a baseline for each case."""
@@ -41,17 +37,17 @@ class SideValues:
 def find(a: str, b: str, *, folder: Path, baseline_folder: Path) -> tuple[SideValues, Run]:
     """Find a run by ``latest``, its id, the start of one or its file, and what it is compared with.
 
-    Raises SideError, HistoryError and BaselineError.
+    Raises UserError, HistoryError and BaselineError.
     """
     if b == BASELINE:
-        raise SideError("name the baseline first: bench-lib compare baseline RUN")
+        raise UserError("name the baseline first: bench-lib compare baseline RUN")
     runs = Runs(folder)
     run = _checked(runs.find(b))
     if a != BASELINE:
         return of_run(_checked(runs.find(a))), run
     file = baselines.load(baseline_folder, run.key)
     if not file.measured:
-        raise SideError(
+        raise UserError(
             f"nothing is accepted in {file.path}; record values of this machine with bench-lib "
             "baseline record"
         )
@@ -60,7 +56,7 @@ def find(a: str, b: str, *, folder: Path, baseline_folder: Path) -> tuple[SideVa
 
 def _checked(run: Run) -> Run:
     if not run.run_id or not run.hardware:
-        raise SideError(
+        raise UserError(
             f"{run.path} contains no run: {'; '.join(run.problems[:1]) or 'it is empty'}"
         )
     return run
