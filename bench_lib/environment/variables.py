@@ -80,8 +80,6 @@ _ADDRESS = re.compile(r"://|@")
 """Characters of values that may contain a password or a webhook."""
 SET = "set"
 """Stands for a value that is not recorded."""
-_HASHED = "hidden "
-"""The prefix of 0.2.0's hashes, which stand for values."""
 
 
 def recorded(environ: Mapping[str, str], chosen: Collection[str] = ()) -> dict[str, str]:
@@ -111,7 +109,8 @@ def is_same(name: str, old: str | None, new: str | None) -> bool:
         return True
     if old is None or new is None:
         return False
-    return any(value == SET or value.startswith(_HASHED) for value in (old, new))
+    # 0.2.0 recorded hashes with this prefix.
+    return any(value == SET or value.startswith("hidden ") for value in (old, new))
 
 
 def _is_public(name: str, value: str, known: frozenset[str]) -> bool:

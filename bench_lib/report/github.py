@@ -36,7 +36,7 @@ _MARKS = re.compile(
     r"|(?P<joined>@(?=[\w-])|#(?=\d)|:(?=//)|(?<!\d):(?=[\w+-]+:)|www(?=\.)|(?<=GH)-(?=\d))",
     re.IGNORECASE,
 )
-_ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,500}")
+ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]{1,500}")
 _FIRST = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+#=])(?=[-+#=\s]|$)")
 
 
@@ -71,11 +71,6 @@ def span(string: str) -> str:
     ticks = "`" * (longest + 1)
     pad = " " if longest else ""
     return f"{ticks}{pad}{flat}{pad}{ticks}"
-
-
-def is_address(string: str) -> bool:
-    """Whether a string is an address that a link may lead to."""
-    return bool(_ADDRESS.fullmatch(string))
 
 
 def row(cells: Sequence[str]) -> str:

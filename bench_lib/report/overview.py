@@ -112,7 +112,7 @@ def _notes(night: Night, *, every: bool = False) -> list[str]:
 
 
 def _to_report(night: Night, link: str) -> str:
-    if github.is_address(link):
+    if github.ADDRESS.fullmatch(link):
         return f"[The whole report](<{link}>)"
     runs = " ".join(f"--run {run.run_id}" for run in night.runs[:MOST_RUNS])
     if not runs:

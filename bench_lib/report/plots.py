@@ -97,7 +97,8 @@ def history(entry: NightCase) -> Markup | None:
     for value, level in levels.items():
         drawing.text("end", (0, level), seconds(value), -7, 4)
     for part in range(5):
-        drawing.text("", (part / 4, 0), _day(times[0] + span * part / 4), 0, 17)
+        day = dt.datetime.fromtimestamp(times[0] + span * part / 4, dt.timezone.utc)
+        drawing.text("", (part / 4, 0), f"{day.day} {day:%b}", 0, 17)
     if bounds:
         base, middle, top = (at(0, bound)[1] for bound in bounds)
         drawing.path("band", [(0, base), (0, top), (1, top), (1, base)])
@@ -132,11 +133,6 @@ def _kind(point: Point) -> str:
     if point.status in (None, Status.OK, Status.NO_BASELINE):
         return "run"
     return "bad" if point.status in FAILING else "odd"
-
-
-def _day(stamp: float) -> str:
-    day = dt.datetime.fromtimestamp(stamp, dt.timezone.utc)
-    return f"{day.day} {day:%b}"
 
 
 def _tooltip(point: Point) -> str:

@@ -22,10 +22,10 @@ class NVIDIA(Backend):
     clock = "SM clock"
     telemetry_remedy = "pip install nvidia-ml-py, and check that nvidia-smi works"
 
+    is_measured = True
+
     visibility = staticmethod(listed.only)
     is_present = staticmethod(listed.is_present)
-
-    is_measured = True
 
     def detect(self, root: Path, environ: Mapping[str, str]) -> list[Hardware]:
         """List the GPUs that CUDA_VISIBLE_DEVICES leaves.

@@ -24,8 +24,6 @@ from bench_lib.model import Hardware
 TIMEOUT_S = 20.0
 """Time limit of the child; a healthy NVML answers in less than a second."""
 
-INSTANCE = "MIG"
-"""The partition mode of a GPU that is split into instances."""
 PEAKS = Path(__file__).with_name("peaks.toml")
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -119,7 +117,7 @@ def _device(entry: Mapping[str, Any]) -> Hardware:
             # CUDA shows one instance of a split GPU, and these values are the whole GPU's.
             compute_units=cores // _CUDA_CORES_PER_SM.get(arch, 128) if cores and not mig else None,
             memory_bytes=entry["memory_bytes"] if not mig else None,
-            compute_partition=INSTANCE if mig else None,
+            compute_partition="MIG" if mig else None,
             power_cap_w=entry["power_cap_w"],
             clock_policy=_clock_policy(
                 entry.get("sm_clock_mhz"), entry.get("default_sm_clock_mhz")
@@ -196,9 +194,6 @@ REASONS = {
 }
 """Clocks-event reasons (nvml.h) that slow a device, without idle and application clocks."""
 
-NOT_FOUND = 6
-"""NVML_ERROR_NOT_FOUND (nvml.h): no process has run anything."""
-
 
 def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
     """Return a source that reads NVML; values that a GPU does not have are None.
@@ -264,7 +259,8 @@ def source(device: Hardware, nvml: Any, ancestor: int = 0) -> Source:
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(handle, asked_us)
         except nvml.NVMLError as error:
-            return [] if getattr(error, "value", None) == NOT_FOUND else None
+            # NVML_ERROR_NOT_FOUND (nvml.h): no process has run anything.
+            return [] if getattr(error, "value", None) == 6 else None
         except AttributeError:
             return None
         asked_us = max((sample.timeStamp for sample in samples), default=asked_us)
