@@ -167,16 +167,10 @@ def label(case: Case, *, append_dtype: bool = False) -> str:
         shapes.append(f"{operation.shape2}-{operation.sizes[-1]}")
     elif asks(operation.op, "shape2"):
         shapes.append(operation.shape2 or operation.shape)
-    return f"{name}({','.join([*shapes, *_options(operation)])})"
-
-
-def _options(operation: Operation) -> list[str]:
-    flags = [name for name in ("causal", "pinned") if getattr(operation, name)]
-    options = [
-        *(operation.layout, operation.memory_format, operation.direction),
-        *(operation.backend, operation.scaling),
-    ]
-    return [option for option in options if option] + flags
+    names = ("layout", "memory_format", "direction", "backend", "scaling")
+    options = filter(None, (getattr(operation, option) for option in names))
+    flags = [flag for flag in ("causal", "pinned") if getattr(operation, flag)]
+    return f"{name}({','.join([*shapes, *options, *flags])})"
 
 
 def _canonical(values: Mapping[str, Param]) -> dict[str, Param]:

@@ -80,7 +80,11 @@ def with_versions(environment: Environment, versions: Mapping[str, str | None]) 
 
 def versions(environment: Environment) -> Environment:
     """Return an environment with only the versions of Python, torch and related packages."""
-    known = {name: getattr(environment, name) for name in _VERSIONS}
+    return _only(environment, _VERSIONS)
+
+
+def _only(environment: Environment, names: Iterable[str]) -> Environment:
+    known = {name: getattr(environment, name) for name in names}
     return replace(Environment(python="", host=""), **known)
 
 
@@ -98,13 +102,7 @@ def shared_changes(old: Environment, new: Environment) -> list[str]:
     A driver without a version of its own has the kernel's.
     """
     shared = (
-        Environment(
-            python="",
-            host="",
-            driver=environment.driver,
-            kernel=environment.kernel if environment.driver is None else None,
-            firmware=environment.firmware,
-        )
+        _only(environment, ("kernel" if environment.driver is None else "driver", "firmware"))
         for environment in (old, new)
     )
     return difference(*shared)
