@@ -12,7 +12,6 @@ import pytest
 
 from bench_lib.environment.commits import Checkout, Commit
 from bench_lib.model import Accepted, Quarantine, Status, Verdict
-from bench_lib.report import console
 from bench_lib.report import html as pages
 from bench_lib.report.findings import causes, commands
 from bench_lib.report.html import MOVED, SIGNS, severity, strip
@@ -262,9 +261,8 @@ def test_of_one_case_in_two_runs_of_a_night_the_later_counts(tmp_path) -> None:
     _run(tmp_path, nights.make_entry(median_s=0.25))
     _run(tmp_path, nights.make_entry(median_s=0.5), minutes=90)
     (entry,) = _gather(tmp_path).entries
-    figures = console.figures(entry.record)
-    assert figures is not None
-    assert figures.median_s == 0.5
+    (measurement,) = entry.record.measurements
+    assert set(measurement.iteration_s) == {0.5}
 
 
 def test_a_run_can_be_named(tmp_path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bench_lib.formats import many, percent, printable, quantity, seconds, signed_percent, some
 from bench_lib.model import Status
-from bench_lib.report.console import CaseFigures, explanations, figures, in_words, rate_of, summary
+from bench_lib.report.console import explanations, in_words, rate_of, summary
 from bench_lib.report.render import cells, summary_lines
 
 MIB = 2**20
@@ -89,8 +89,12 @@ def test_no_line_of_a_summary_is_wider_than_asked_for(ids):
 def test_figures_are_the_middle_of_what_was_accepted_and_none_without():
     measured = make_measurement(iteration_s=[0.5] * 4, peak_memory_bytes=None)
     attempts = [make_attempt(measurement=measured), make_attempt(fault=make_fault())]
-    assert figures(make_record(attempts=attempts)) == CaseFigures(0.5, 8.0, "img", 0.0, None)
-    assert figures(make_record(attempts=attempts[1:])) is None
+    table = summary([make_record(attempts=attempts), make_record(attempts=attempts[1:])])
+    cells = {column.name: list(map(column.get, table.rows)) for column in table.columns}
+    assert cells["median_s"] == [0.5, None]
+    assert cells["items_per_s"] == [8.0, None]
+    assert cells["spread"] == [0.0, None]
+    assert cells["memory_bytes"] == [None, None]
 
 
 # ---- words ------------------------------------------------------------------------------

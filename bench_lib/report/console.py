@@ -6,8 +6,6 @@ import datetime as dt
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from bench_lib.formats import SHARE, printable, shortened, some
 from bench_lib.model import Measurement, Record, Status, Verdict
@@ -25,41 +23,28 @@ NAMED = 3
 """Maximum number of cases that a line names; the others are counted."""
 
 
-@dataclass(frozen=True)
-class CaseFigures:
-    """A case's figures in a run: medians over its accepted measurements."""
-
-    median_s: float
-    rate: float
-    """Items per second of wall-clock time."""
-    item: str
-    spread: float
-    peak_memory_bytes: int | None
-    """Maximum over the measurements."""
+def rate_of(measurement: Measurement) -> float:
+    """Items per second of wall-clock time while measuring."""
+    return measurement.items_per_step * len(measurement.iteration_s) / measurement.wall_s
 
 
-def figures(record: Record) -> CaseFigures | None:
-    """Return a case's figures; None if nothing was accepted."""
-    measurements = record.measurements
-    if not measurements:
-        return None
-    peaks = [m.peak_memory_bytes for m in measurements if m.peak_memory_bytes is not None]
-    return CaseFigures(
-        median_s=statistics.median(statistics.median(m.iteration_s) for m in measurements),
-        rate=statistics.median(rate_of(m) for m in measurements),
-        item=measurements[0].item,
-        spread=statistics.median(iterations.spread(m.iteration_s) for m in measurements),
-        peak_memory_bytes=max(peaks, default=None),
-    )
+def _median(of: Callable[[Measurement], float]) -> Callable[[Record], float | None]:
+    """Return what computes the median over a record's accepted measurements; None without any."""
+
+    def median(record: Record) -> float | None:
+        values = list(map(of, record.measurements))
+        return statistics.median(values) if values else None
+
+    return median
 
 
-def _figure(name: str) -> Callable[[Record], Any]:
-    return lambda record: getattr(figures(record), name, None)
+def _peak_bytes(record: Record) -> int | None:
+    peaks = [m.peak_memory_bytes for m in record.measurements if m.peak_memory_bytes is not None]
+    return max(peaks, default=None)
 
 
 def _item(record: Record) -> str:
-    case_figures = figures(record)
-    return f"{case_figures.item}/s" if case_figures else ""
+    return f"{record.measurements[0].item}/s" if record.measurements else ""
 
 
 def _timing(record: Record) -> Verdict | None:
@@ -101,11 +86,11 @@ def shown_status(record: Record) -> str:
 COLUMNS: list[Column[Record]] = [
     Column("case_id", lambda record: record.case.id, heading="case"),
     Column("standing", shown_status, heading="status"),
-    Column("median_s", _figure("median_s"), "s", "median"),
+    Column("median_s", _median(lambda m: statistics.median(m.iteration_s)), "s", "median"),
     *(column for column in judged(_timing) if column.name != "interval"),
-    Column("items_per_s", _figure("rate"), _item, "rate"),
-    Column("spread", _figure("spread"), SHARE),
-    Column("memory_bytes", _figure("peak_memory_bytes"), "B", "memory"),
+    Column("items_per_s", _median(rate_of), _item, "rate"),
+    Column("spread", _median(lambda m: iterations.spread(m.iteration_s)), SHARE),
+    Column("memory_bytes", _peak_bytes, "B", "memory"),
 ]
 """The columns of a case in the terminal, in Markdown and on the page."""
 
@@ -223,8 +208,3 @@ def in_words(record: Record, *, brief: bool = False) -> str:
     if last_output:
         lines += ["", "last output of the worker:", last_output[-1]]
     return printable("\n".join(lines))
-
-
-def rate_of(measurement: Measurement) -> float:
-    """Items per second of wall-clock time while measuring."""
-    return measurement.items_per_step * len(measurement.iteration_s) / measurement.wall_s
