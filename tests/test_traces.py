@@ -296,7 +296,7 @@ def test_copies_are_answered_apart_from_kernels(tmp_path):
     events = [kernel(RELU, 0, 80), copy("HtoD (Pinned -> Device)", 100, 20)]
     found = answers(read(write(tmp_path, events)))
     assert found["memory copies"][0].startswith("1, 20 us, 20.0%")
-    assert found["launches"][0].startswith("1 launches of 1 kernels")
+    assert found["launches"][0].startswith("1 launch of 1 kernel,")
 
 
 def test_a_cpus_operations_are_answered_without_a_device(tmp_path):

@@ -91,7 +91,7 @@ def write(terminal: Any, session: PerfSession) -> None:
     rows = zip(table.rows, lines[1:], strict=True)
     for record, line in sorted(rows, key=lambda row: rank(row[0].status), reverse=True):
         terminal.write_line(line, **_COLOURS.get(console.shown_status(record), {}))
-    for line in console.changes(records):
+    for line in console.changes(failing or listed):
         say(line)
     since_when = session.suite.since_when
     causes = console.grouped((r.case.id, console.brief(r) + since_when(r)) for r in failing)
