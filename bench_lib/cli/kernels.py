@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench_lib.cli.output import picked
-from bench_lib.formats import CHANGE_S, SHARE, amount
+from bench_lib.formats import CHANGE_S, NUMBER, SHARE, amount
 from bench_lib.model import Kernel, KernelTable
 from bench_lib.profiling import store as stored
 from bench_lib.profiling.kernels import Diff, KernelDifference
@@ -39,7 +39,7 @@ def answer_of(look: CaseProfile, top: int) -> Answer:
     about = "case environment tool folder peak_memory_bytes files problems"
     return Answer(
         command="profile",
-        tables={"kernels": Table(_columns(look), rows, cuts_names=True)},
+        tables={"kernels": Table(_columns(look), rows)},
         heading=titles,
         notes=notes,
         about={"hardware_key": look.hardware.key, "ranks": look.seen, **picked(look, about)},
@@ -94,7 +94,7 @@ def _notes(work: ProfiledWork, shown: list[Kernel], label: str) -> Iterator[str]
     total_s = _total_s(work.kernels)
     rest_s = total_s - sum(kernel.total_s for kernel in shown)
     if rest_s > 0 and total_s:
-        yield f"{label}all others: {amount(rest_s, 's')} ({rest_s / total_s:.1%})"
+        yield f"{label}all others: {amount(rest_s, 's')} ({amount(rest_s / total_s, SHARE)})"
     for answer in work.answers:
         reading = f" ({answer.reading})" if answer.reading else ""
         yield f"{label}{answer.question}: {answer.words}{reading}"
@@ -115,7 +115,7 @@ def difference(sides: tuple[str, str], comparison: ProfileComparison, top: int) 
         notes.insert(0, f"{len(rest)} more: {amount(rest_s, CHANGE_S)}")
     return Answer(
         command="profile --diff",
-        tables={"changes": Table(_changed(diff), changes, most=top, cuts_names=True)},
+        tables={"changes": Table(_changed(diff), changes, most=top)},
         notes=notes,
         about={
             "before": _side(sides[0], comparison.before, diff.before_s),
@@ -144,7 +144,7 @@ def _total(kernel: Kernel | None) -> float | None:
 
 
 def _calls(change: KernelDifference) -> str:
-    counts = [f"{k.calls:.4g}" if k else "0" for k in (change.before, change.after)]
+    counts = [amount(k.calls if k else 0, NUMBER) for k in (change.before, change.after)]
     return " → ".join(dict.fromkeys(counts))
 
 

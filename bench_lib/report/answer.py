@@ -1,6 +1,6 @@
 """A command's answer as data: tables of typed columns, notes, the next command, exit status.
 
-``report.render`` writes it as text, Markdown, JSON, CSV or HTML.
+``report.render`` writes it as text, Markdown, JSON or HTML.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Column(Generic[Row]):
     """A raw value of each row, with a unit that determines its format for people."""
 
     name: str
-    """Name in JSON and CSV, including the unit: ``step_s``."""
+    """Name in JSON, including the unit: ``step_s``."""
     get: Callable[[Row], Any]
     unit: str | Callable[[Row], str] = NUMBER
     """As for ``formats.amount``; a function if it depends on the row."""
     heading: str | None = None
-    """Heading for people, by default the name in words; empty for JSON and CSV only."""
+    """Heading for people, by default the name in words; empty for JSON only."""
 
     @property
     def label(self) -> str:
@@ -80,9 +80,7 @@ class Table(Generic[Row]):
     is_upright: bool = False
     """Whether the table is transposed for people; the first cells become headings."""
     most: int | None = None
-    """Maximum number of rows for people; None for all.  JSON and CSV always have all."""
-    cuts_names: bool = False
-    """Whether to shorten names in the first column so that the other columns fit."""
+    """Maximum number of rows for people; None for all.  JSON always has all."""
     is_quiet: Callable[[Row], bool] | None = None
     """Selects the rows that Markdown folds away."""
 
@@ -97,8 +95,6 @@ class Answer:
     title: str = ""
     heading: Sequence[str] = ()
     """Lines above the tables."""
-    verbatim: str = ""
-    """Text that is never wrapped: a script or a whole page."""
     details: str = ""
     """Text below the tables that is never wrapped."""
     notes: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Renders an answer as text, Markdown, JSON, CSV or HTML.
+"""Renders an answer as text, Markdown, JSON or HTML, and rows as CSV.
 
 Cells may hold text from anywhere: an id, a kernel's name, a reason.  No format lets it control a
 terminal or a log, or be taken for Markdown or HTML.
@@ -11,10 +11,11 @@ import datetime as dt
 import enum
 import io
 import itertools
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 WIDTH = 100
 ESSENTIAL = 4
 """Columns of a summary that are kept even if the terminal is too narrow."""
-LEAST_FIRST, LEAST_NAME = 12, 24
-"""Characters of a first column that are kept in any case, and of a name that may be cut."""
+LEAST = 24
+"""Characters of a line of a cell, at least, where a long text is broken into lines."""
+WIDEST = 250
+"""Columns of a line, above which nobody sees it whole, so that nothing is aligned to long cells."""
 _FIGURE = re.compile(
     r"-?|-?inf|nan|(?:> )?[+-]?\d\S*(?: [kMG])?(?: [^\s,]+)?(?: (?:to|→) [+-]?\d\S*(?: [^\s,]+)?)?"
 )
@@ -82,7 +85,6 @@ def as_text(answer: Answer, width: int) -> str:
     """Return an answer in lines of ``width`` columns; the next command is never broken."""
     blocks = [[answer.title] if answer.title else []]
     blocks[0] += [part for line in answer.heading for part in wrapped(line, width)]
-    blocks.append([answer.verbatim] if answer.verbatim else [])
     for table in answer.tables.values():
         parts = table_lines(table, width)
         if parts and table.title:
@@ -98,17 +100,11 @@ def as_text(answer: Answer, width: int) -> str:
 def table_lines(table: Table[Any], width: int) -> list[list[str]]:
     """Align a table's columns: words to the left, figures to the right.
 
-    A table that is too wide becomes several, which each begin with its keys.  Names that leave no
-    room for another column are shortened until all columns fit.
+    A table that is too wide becomes several, which each begin with its keys.
     """
     if not table.rows[: table.most]:
         return []
-    (head, first), *others = ((name, [name, *below]) for name, below in cells(table))
-    widest = max((max(map(len, column)) for _, column in others), default=-2)
-    if table.cuts_names or max(map(len, first)) > width - 2 - widest:
-        widest = _across(column for _, column in others)
-    room = max(LEAST_NAME if table.cuts_names else LEAST_FIRST, len(head), width - 2 - widest)
-    columns = [[_shortened(text, room) for text in first], *(column for _, column in others)]
+    columns = _fitted([[name, *below] for name, below in cells(table)], width)
     groups = [columns[: table.keys]]
     for column in columns[table.keys :]:
         if len(groups[-1]) > table.keys and _across([*groups[-1], column]) > width:
@@ -124,29 +120,46 @@ def summary_lines(table: Table[Any], width: int = WIDTH) -> list[str]:
     columns = [[name, *below] for name, below in cells(table)]
     while len(columns) > ESSENTIAL and _across(columns) > width:
         columns.pop()
-    room = max(LEAST_FIRST, width - _across([[""], *columns[1:]]))
-    return _aligned([[_shortened(text, room) for text in columns[0]], *columns[1:]])
+    return _aligned(_fitted(columns, width))
+
+
+def _fitted(columns: Sequence[Sequence[str]], width: int) -> list[list[str]]:
+    """Break long cells, so that the first column and any other fit beside each other."""
+    first, *others = columns
+    room = width - 2 - min(LEAST, _across([first]))
+    beside = [[_broken(text, max(LEAST, room)) for text in column] for column in others]
+    room = max(LEAST, width - 2 - _across(beside))
+    return [[_broken(text, room) for text in first], *beside]
+
+
+def _broken(text: str, width: int) -> str:
+    """Break a cell's text at spaces, or else after punctuation; further lines are indented."""
+    if len(text) <= width:
+        return text
+    some = f".{{1,{width - 2}}}"
+    return "\n  ".join(re.findall(rf"\s*({some}(?=\s|$)|{some}(?<=[-_/.,:;>])|{some})", text))
 
 
 def _across(columns: Iterable[Sequence[str]]) -> int:
     """Return the width of columns beside each other, with two spaces between them."""
-    return sum(max(map(len, column)) + 2 for column in columns) - 2
+    return sum(max(map(len, "\n".join(column).split("\n"))) + 2 for column in columns) - 2
 
 
-def _aligned(columns: Iterable[Sequence[str]]) -> list[str]:
-    aligned = []
+def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of columns beside each other; a row is as high as its highest cell."""
+    is_piped = _across(columns) > WIDEST
+    justified = []
     for number, column in enumerate(columns):
-        width = max((len(c) for c in column if len(c) <= WIDTH), default=0)
+        lengths = [len(line) for text in column for line in text.split("\n")]
+        # For a reader of lines no cell is broken; a long one does not widen the other rows.
+        width = max((n for n in lengths if n <= WIDTH or not is_piped), default=WIDTH)
         is_figures = number > 0 and all(map(_FIGURE.fullmatch, column[1:]))
-        aligned.append([c.rjust(width) if is_figures else c.ljust(width) for c in column])
-    return ["  ".join(line).rstrip() for line in zip(*aligned, strict=True)]
-
-
-def _shortened(text: str, width: int) -> str:
-    if len(text) <= width:
-        return text
-    keep = width - 1
-    return f"{text[: keep // 2]}…{text[len(text) - (keep - keep // 2) :]}"
+        justified.append((str.rjust if is_figures else str.ljust, width))
+    return [
+        "  ".join(to(part, at) for part, (to, at) in zip(parts, justified, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
+        for parts in itertools.zip_longest(*(text.split("\n") for text in row), fillvalue="")
+    ]
 
 
 def wrapped(line: str, width: int) -> list[str]:
@@ -202,43 +215,26 @@ def sections_of(table: Table[Any], what: str = "rows") -> list[MarkdownSection]:
 # ---- JSON, CSV, HTML --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Document:
-    fields: dict[str, Any]
-
-
 def as_json(answer: Answer) -> str:
     """Return an answer's raw values as one object; NaN and infinity become null."""
-    import msgspec  # noqa: PLC0415 - most answers are text
-
     tables = {
         name: [{column.name: column.get(row) for column in table.columns} for row in table.rows]
         for name, table in answer.tables.items()
     }
     head = {"schema": SCHEMA, "command": answer.command, **answer.about, **tables}
     tail = {"notes": [*answer.notes], "next": answer.next, "exit_status": answer.exit_status}
-    # msgspec would leave out the default fields of what it has decoded itself.
-    document = plain(asdict(_Document({**head, **tail}))["fields"])
-    encoded = msgspec.json.encode(document)
-    text = msgspec.json.format(encoded, indent=2).decode()
+    encoded = json.dumps(plain({**head, **tail}))
+    document = json.loads(encoded, parse_constant=lambda _name: None)
+    text = json.dumps(document, indent=2, ensure_ascii=False)
     # They occur only in strings, where JSON can escape them.
     return STEERING.sub(lambda c: f"\\u{ord(c[0]):04x}", text).replace("##[", "\\u0023#[")
 
 
-def as_csv(table: Table[Any]) -> str:
-    """Return a table's raw values as CSV, with a header; text is not changed."""
-    rows = ([column.get(row) for column in table.columns] for row in table.rows)
-    return "".join(csv_lines([column.name for column in table.columns], rows))
-
-
 def csv_lines(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield a header and each row as it comes."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
+    """Yield a header and each row as it comes; text is not changed."""
     for row in itertools.chain([names], rows):
-        file.seek(0)
-        file.truncate()
-        writer.writerow([plain(value) for value in row])
+        file = io.StringIO()
+        csv.writer(file, lineterminator="\n").writerow([plain(value) for value in row])
         yield file.getvalue()
 
 
@@ -257,7 +253,9 @@ def plain(value: Any) -> Any:
             return [plain(item) for item in value]
         case None | bool() | int() | float():
             return value
-    return str(value).encode(errors="replace").decode()  # a file's name may be no text
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    return str(value)
 
 
 def as_html(table: Table[Any]) -> Markup:
