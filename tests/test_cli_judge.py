@@ -16,10 +16,10 @@ from documents import document_in
 
 import bench_lib
 from bench_lib.model import Status, Verdict
-from bench_lib.storage.samples import WANTED
 from bench_lib.verdict.statistics.change import Origin
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
+TIMES_ARE = "iteration_s must be a list of two or more times in seconds, all above 0"
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
 """Half a thousandth apart, as processes of a quiet machine are."""
 
@@ -219,12 +219,12 @@ def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words
         (
             [*timings("a"), line("a", "candidate", 9, [1.0])],
             "ERROR",
-            f"line 18: Expected `array` of length >= 2 - at `$.iteration_s`; {WANTED}",
+            f"samples.jsonl: line 18: iteration_s is [1.0]; {TIMES_ARE}",
         ),
         (
             [line("a", "candidate", 8, [1.0, math.nan]), *timings("a"), line("a", "x", 9, [])],
             "ERROR",
-            f"line 10: Expected `float` > 0.0 - at `$.iteration_s[1]`; {WANTED} (and 1 more)",
+            f"samples.jsonl: line 10: iteration_s[1] is nan; {TIMES_ARE} (and 1 more)",
         ),
     ],
 )
@@ -251,14 +251,14 @@ def test_lines_of_no_case_are_problems(judge):
     answer = judge([*timings("a"), "[]", '{"case": "a", "role": "cand'])
     assert (answer.status, answer.err) == (2, "")
     first, second, counts = answer.out.splitlines()[-3:]
-    assert first == f"! line 9: Expected `object`, got `array`; {WANTED}"
-    assert second.startswith("! line 10: ")
+    assert first == "! samples.jsonl: line 9: it has no case; case must be text that is not blank"
+    assert second.startswith("! samples.jsonl: line 10: it is not JSON: ")
     assert counts == "1 case: 1 OK"
 
 
 @pytest.mark.parametrize("lines", [[], ["", " "]])
 def test_a_file_without_samples_is_not_green(judge, lines):
-    assert judge(lines)[:] == (2, "! the input contains no samples\n", "")
+    assert judge(lines)[:] == (2, "! samples.jsonl: it contains no samples\n", "")
 
 
 def test_only_the_first_problems_are_printed(judge):
@@ -308,4 +308,4 @@ def test_a_dash_is_standard_input():
     assert (process.returncode, err) == (2, b"")
     found = document_in(out)
     assert [verdict["status"] for verdict in found["verdicts"]] == ["OK"]
-    assert found["problems"][0].startswith("line 9: ")
+    assert found["problems"][0].startswith("standard input: line 9: ")

@@ -21,7 +21,7 @@ from bench_lib.report.answer import Answer, Column, Table, judged
 from bench_lib.verdict.severity import rank
 
 if TYPE_CHECKING:
-    from bench_lib.storage.samples import CaseSamples, SampledProcess, Samples
+    from bench_lib.storage.samples import CaseSamples, Samples
     from bench_lib.verdict.metrics import Metric
     from bench_lib.verdict.statistics.change import Contrast
 
@@ -98,17 +98,20 @@ def _read(files: Sequence[str]) -> Samples:
         )
     (file,) = files
     is_file = file != "-"
+    source = file if is_file else "standard input"
     try:
         with (
             open_regular(Path(file), MOST_BYTES) if is_file else os.fdopen(0, "rb", closefd=False)
         ) as timings:
-            return read(lines_of(timings))
+            samples = read(lines_of(timings))
     except OSError as error:
-        source = file if is_file else "standard input"
         raise UserError(
             f"cannot read {source}: {error.strerror}; name a file of samples, or - for standard "
             "input"
         ) from error
+    for problems in (samples.problems, *(case.problems for case in samples.cases.values())):
+        problems[:] = [f"{source}: {problem}" for problem in problems]
+    return samples
 
 
 def _read_foreign(name: str, baseline: Sequence[str], candidate: Sequence[str]) -> Samples:
@@ -174,23 +177,17 @@ def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
         reason = case.problems[0] + (f" (and {more} more)" if more else "")
     elif len(case.baseline) == 1:
         status = Status.NO_BASELINE
-        place = _first(case.baseline).place
+        place = case.processes[0].place
         reason = f"one baseline process, {place}, is not enough to tell a change from noise: "
         reason += "at least two are needed, and five are better"
     elif not case.baseline:
         status = Status.NO_BASELINE
-        place = _first(case.candidate).place
-        reason = f"no baseline process to compare {place} with"
+        reason = f"no baseline process to compare {case.processes[0].place} with"
     elif not case.candidate:
-        place = _first(case.baseline).place
-        reason = f"no candidate process to compare with {place}"
+        reason = f"no candidate process to compare with {case.processes[0].place}"
     else:
         return None
     return Verdict(status, case.metric.name, reason, tolerance=tolerance)
-
-
-def _first(processes: Mapping[str, SampledProcess]) -> SampledProcess:
-    return next(iter(processes.values()))
 
 
 def _contrast(case: CaseSamples) -> Contrast:
@@ -230,8 +227,7 @@ def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
         Column("tolerance", lambda row: row[1].tolerance, SHARE, ""),
         Column("reason", lambda row: row[1].reason, heading=""),
     ]
-    problems = [*samples.problems]
-    problems += [problem for case in samples.cases.values() for problem in case.problems]
+    of_cases = [problem for case in samples.cases.values() for problem in case.problems]
     notes = [f"! {problem}" for problem in samples.problems[:SHOWN]]
     if len(samples.problems) > SHOWN:
         notes.append(f"! and {len(samples.problems) - SHOWN} more")
@@ -248,6 +244,6 @@ def _answer(samples: Samples, verdicts: Mapping[str, Verdict]) -> Answer:
         command="judge",
         tables={"verdicts": Table(columns, ordered)},
         notes=notes,
-        about={"problems": problems},
+        about={"problems": [*samples.problems, *of_cases]},
         exit_status=_exit_status(samples, verdicts),
     )

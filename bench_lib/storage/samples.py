@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, BinaryIO, Literal
 
@@ -45,10 +45,12 @@ class Sample(msgspec.Struct, kw_only=True):
     device: Name = ""
 
 
-class _Named(msgspec.Struct):
-    """The case of a line, which can be read even if other fields are wrong."""
-
-    case: Annotated[str, msgspec.Meta(pattern=r"\S")]
+_RULES = {
+    "case": "text that is not blank",
+    "role": "'baseline' or 'candidate'",
+    "iteration_s": "a list of two or more times in seconds, all above 0",
+}
+"""What a field must be, unless it is a ``Name``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,6 @@ class SampledProcess:
     run: str = ""
     """The run of the process; this and the device are empty if the line lacks them."""
     device: str = ""
-
-
-WANTED = (
-    "a line needs case, role (baseline or candidate), process, and in iteration_s two or more "
-    "times in seconds, above zero"
-)
 
 
 @dataclass(slots=True)
@@ -122,24 +118,38 @@ def read(lines: Iterable[bytes]) -> Samples:
             samples.problems.append(f"line {number}: longer than {MOST_LINE / 1e6:.0f} MB")
             continue
         try:
-            fields = decoded(line)
-            name = msgspec.convert(fields, _Named).case
+            document = decoded(line)
         except (ValueError, RecursionError) as error:
-            samples.problems.append(f"line {number}: {error}; {WANTED}")
+            samples.problems.append(f"line {number}: it is not JSON: {error}")
             continue
-        case = samples.cases.setdefault(name, CaseSamples(name))
+        fields = document if isinstance(document, dict) else {}
+        problems = samples.problems
+        if isinstance(name := fields.get("case"), str) and name.strip():
+            problems = samples.cases.setdefault(name, CaseSamples(name)).problems
         try:
-            _add(case, msgspec.convert(fields, Sample), f"line {number}")
+            sample = msgspec.convert(fields, Sample)
+            _add(samples.cases[sample.case], sample, f"line {number}")
         except msgspec.ValidationError as error:
-            case.problems.append(f"line {number}: {error}; {WANTED}")
+            problems.append(f"line {number}: {_in_words(error, fields)}")
         except ValueError as error:
-            case.problems.append(f"line {number}: {error}")
+            problems.append(f"line {number}: {error}")
     has_runs = any(process.run for case in samples.cases.values() for process in case.processes)
     for case in samples.cases.values():
         case.problems += _partly_given(case, has_runs=has_runs)
     if not samples.cases and not samples.problems:
-        samples.problems.append("the input contains no samples")
+        samples.problems.append("it contains no samples")
     return samples
+
+
+def _in_words(error: msgspec.ValidationError, fields: Mapping[str, Any]) -> str:
+    """Name the wrong field of a line, its value, and what it must be."""
+    *_, place, _ = str(error).replace("$.", "").split("`")  # such as `role`, `iteration_s[1]`
+    name, _, index = place.rstrip("]").partition("[")
+    rule = f"{name} must be {_RULES.get(name, 'a whole number, or text that is not blank')}"
+    if name not in fields:
+        return f"it has no {name}; {rule}"
+    value = fields[name][int(index)] if index else fields[name]
+    return f"{place} is {value!r:.40}; {rule}"
 
 
 def decoded(text: bytes) -> Any:
