@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_a_run_is_found_whether_its_file_is_compressed_or_not(cli, runs):
             assert f"started {night(runs.index(path) + 1)}" in shown.lines[0]
             assert (shown.status, shown.err) == (0, "")
             assert f"{CASE_ID}: OK" in shown.lines
+
+
+@pytest.mark.parametrize("words", [("list",), ("list", "--json"), ("show", "latest", "--json")])
+def test_a_folder_whose_name_is_no_text_is_listed_and_shown(cli, tmp_path, words):
+    folder = tmp_path / os.fsdecode(b"history-\xff")
+    path = write_run(folder, [record()], now=night(1))
+    answer = cli(*words, "--history", str(folder))
+    assert (answer.status, answer.err) == (0, "")
+    assert run_id(path) in answer.out
 
 
 def test_the_list_names_every_file_that_it_cannot_read_and_shows_the_rest(cli, runs, tmp_path):
@@ -117,12 +127,34 @@ def test_an_answer_for_machines_is_json_or_csv(cli, runs):
     sql += "{'a': [1.5::DECIMAL(3, 1)]} AS s, 'nan'::DOUBLE AS nan, '\\xff'::BLOB AS b, true AS y"
     found = cli("query", sql, "--json").json
     assert found["columns"] == ["third", "t", "n", "s", "nan", "b", "y"]
-    assert found["rows"][0][:5] == [1 / 3, "2026-01-02T03:04:05Z", None, {"a": [1.5]}, None]
-    assert found["rows"][0][6] is True
+    (row,) = found["rows"]
+    assert list(row) == found["columns"]
+    assert [row[name] for name in ("third", "t", "n", "s")] == [
+        *(1 / 3, "2026-01-02T03:04:05Z", None, {"a": [1.5]})
+    ]
+    assert (row["nan"], row["y"]) == (None, True)
     assert found["problems"] == []
     rows = list(csv.reader(io.StringIO(cli("query", SQL, "--csv").out)))
     assert rows[0] == ["run", "started", "median_s", "peak_memory_bytes"]
     assert rows[1] == [run_id(runs[0]), night(1), repr(float(rows[1][2])), ""]
+
+
+def test_a_query_without_rows_says_so_and_is_an_empty_list_for_machines(cli, runs):
+    sql = "SELECT run FROM points WHERE false"
+    assert cli("query", sql) == (0, "", "bench-lib: the query has no rows\n")
+    assert (cli("query", sql, "--json").json["rows"], cli("query", sql, "--csv").out) == (
+        [],
+        "run\n",
+    )
+
+
+def test_a_query_with_two_columns_of_one_name_is_text_and_csv_but_no_json(cli, runs):
+    sql = "SELECT 1 AS n, 2 AS n"
+    assert cli("query", sql).lines[1].split() == ["1", "2"]
+    assert cli("query", sql, "--csv").lines == ["n,n", "1,2"]
+    refused = cli("query", sql, "--json")
+    assert (refused.status, refused.out) == (2, "")
+    assert "rename them with AS" in refused.err
 
 
 def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
@@ -130,12 +162,6 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
     answer = cli("query", "SELECT count(*) AS n FROM runs")
     assert (answer.status, answer.lines) == (0, ["n", "2"])
     assert answer.err == "bench-lib: odd.jsonl: it is not named like the file of a run; left out\n"
-
-
-def test_a_query_without_rows_says_so(cli, runs):
-    answer = cli("query", "SELECT case_id FROM points WHERE 1 = 0")
-    assert (answer.status, answer.out) == (0, "")
-    assert answer.err == "bench-lib: the query has no rows\n"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +195,8 @@ def test_a_query_that_is_none_is_a_mistake(cli, words, said):
 
 def test_the_columns_of_a_table_are_asked_for(cli):
     found = cli("query", "SELECT * FROM (DESCRIBE verdicts)", "--json").json
-    assert ["ratio", "DOUBLE"] in [row[:2] for row in found["rows"]]
+    types = {row["column_name"]: row["column_type"] for row in found["rows"]}
+    assert types["ratio"] == "DOUBLE"
 
 
 def test_csv_has_every_text_as_it_is(cli, runs):

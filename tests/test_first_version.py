@@ -59,7 +59,7 @@ def test_a_run_of_its_is_shown_with_its_verdicts_quarantine_and_kernels(cli, run
 def test_its_runs_answer_a_query(cli):
     query = "SELECT run, count(*) AS n FROM attempts GROUP BY run"
     rows = cli("history", "query", query, "--json").json["rows"]
-    assert {tuple(each) for each in rows} == {(FIRST, 13), (SECOND, 7), (AGAIN, 7)}
+    assert {(row["run"], row["n"]) for row in rows} == {(FIRST, 13), (SECOND, 7), (AGAIN, 7)}
 
 
 def test_a_month_of_its_holds_a_run_as_its_own_file_does(tmp_path):

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,7 @@ from bench_lib.cli import reading
 from bench_lib.cli.group import branch
 from bench_lib.cli.options import known
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, picked, separate, tell, write
-from bench_lib.formats import amount, printable
+from bench_lib.formats import printable
 from bench_lib.model import Measurement, Record, UserError
 from bench_lib.report.answer import Answer, Column, Table
 
@@ -91,12 +92,11 @@ def show(
         from bench_lib.verdict import nights  # with numpy, which few runs need
 
         notes[:0] = [nights.in_words(slow_down, chosen.run_id) for slow_down in chosen.slow_downs]
-    details = [line for record in records for line in _details(record)]
     answer = Answer(
         command="history show",
         heading=heading,
         tables={"cases": console.summary(records)},
-        details="\n".join(details).rstrip(),
+        details="\n".join(line for record in records for line in _details(record)).rstrip(),
         notes=notes,
         about=about,
     )
@@ -135,15 +135,12 @@ def query(
         problems.append(f"these are the first {MOST_ROWS} rows; --csv prints all")
     if not json:
         _warn(problems if shown else [*problems, "the query has no rows"])
-
-    def column(at: int, name: str) -> Column[Sequence[object]]:
-        return Column(name, lambda row: "NULL" if row[at] is None else plain(row[at]), "raw", name)
-
-    table = Table([column(at, name) for at, name in enumerate(names)], shown)
-    about = {"columns": names, "rows": [plain(row) for row in shown], "problems": problems}
-    # JSON has rows as lists: two columns of a query may have the same name.
-    tables = {} if json else {"rows": table}
-    tell(Answer(command="history query", tables=tables, about=about), json=json)
+        shown = [tuple("NULL" if value is None else plain(value) for value in row) for row in shown]
+    elif len({*names}) < len(names):
+        raise UserError("several columns have the same name; rename them with AS, or use --csv")
+    table = Table([Column(n, itemgetter(at), "raw", n) for at, n in enumerate(names)], shown)
+    about = {"columns": names, "problems": problems}
+    tell(Answer(command="history query", tables={"rows": table}, about=about), json=json)
 
 
 def _warn(problems: Sequence[str]) -> None:
@@ -176,6 +173,7 @@ def export(
 ) -> None:
     """Write runs for another tool."""
     from bench_lib.report import benchmarks, openmetrics, records
+    from bench_lib.report.render import csv_lines
     from bench_lib.storage.runs import Runs
 
     documents = {
@@ -184,7 +182,11 @@ def export(
         "openmetrics": openmetrics.document,
     }
     if known(form, ["csv", *documents], "--format") == "csv":
-        text = _points(history, run)
+        archive = reading.archive(history)
+        of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
+        sql = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
+        text = "".join(csv_lines(*archive.ask(sql)))
+        _warn(archive.problems)
     elif run is None:
         raise UserError("name the run to export: its id, or latest")
     else:
@@ -192,18 +194,6 @@ def export(
         text = documents[form](chosen)
         _warn(chosen.problems)
     write(output, text)
-
-
-def _points(history: Path, run: str | None) -> str:
-    """Return the values of all runs, or of one, as CSV."""
-    from bench_lib.report.render import csv_lines
-
-    archive = reading.archive(history)
-    of_run = "" if run is None else f"WHERE run = '{archive.find(run).run_id}'"
-    sql = f"SELECT * FROM points {of_run} ORDER BY ALL"  # noqa: S608 - the id is of digits
-    text = "".join(csv_lines(*archive.ask(sql)))
-    _warn(archive.problems)
-    return text
 
 
 def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
@@ -216,9 +206,9 @@ def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
     notes, total_s = [], math.fsum(spent_s.values())
     if run.ended is not None:
         took_s = (_moment(run.ended) - _moment(run.started)).total_seconds()
-        outside = f", {amount(took_s - total_s, 's')} of it outside attempts"
-        # Several devices measure at the same time.
-        notes = [f"the run took {amount(took_s, 's')}{outside if took_s > total_s else ''}"]
+        notes = [f"the run took {formats.duration(took_s)}"]
+        if took_s > total_s:  # several devices measure at the same time
+            notes[0] += f", {formats.duration(took_s - total_s)} of it outside attempts"
     columns: list[Column[tuple[str, float]]] = [
         Column("phase", lambda row: row[0]),
         Column("time_s", lambda row: row[1], "s", "time"),
@@ -241,7 +231,7 @@ def _details(record: Record) -> list[str]:
         if attempt.measurement is not None:
             text = _summary(attempt.measurement)
             if attempt.telemetry is not None and attempt.telemetry.clock_mhz is not None:
-                text += f", {amount(attempt.telemetry.clock_mhz, 'MHz')}"
+                text += f", {formats.amount(attempt.telemetry.clock_mhz, 'MHz')}"
             if attempt.discarded is not None:
                 text += f"; discarded: {attempt.discarded}"
             lines.append(f"  process {attempt.process}: {text}")
@@ -256,7 +246,8 @@ def _details(record: Record) -> list[str]:
 def _summary(measurement: Measurement) -> str:
     step_s = statistics.median(measurement.iteration_s)
     parts = [
-        f"{formats.seconds(step_s)} over {len(measurement.iteration_s)} iterations",
+        f"{formats.seconds(step_s)} over "
+        + formats.many(len(measurement.iteration_s), "iteration"),
         f"first step {formats.seconds(measurement.first_step_s)}",
     ]
     if measurement.compile_s is not None:
