@@ -187,7 +187,7 @@ def test_a_run_with_nothing_to_accept_is_a_no_and_writes_nothing(cli, history, t
     record = make_record(attempts=[make_attempt(fault=make_fault())])
     answer = accept(cli, write_run(history, [record]))
     assert answer.status == 1
-    assert answer.lines[-1] == "0 of 1 cases accepted into baselines/mi300x.json"
+    assert answer.lines[-1] == "0 of 1 case accepted into baselines/mi300x.json"
     assert not (tmp_path / "baselines").exists()
 
 

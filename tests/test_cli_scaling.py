@@ -153,7 +153,8 @@ def test_the_law_is_fitted_and_asked_for_twice_as_many(run):
     answer = run("mnist", "--over", "threads", script=strong("threads", 0.25))
     assert answer.said("threads strong: ") == (
         "threads strong: Amdahl: serial fraction 25.00% (95% interval 25.00% to 25.00%, "
-        "4 points); 16 threads would give 3.37x (3.37 to 3.37), and no number of them more than 4x"
+        "4 points); 16 threads would give 3.37x (3.37x to 3.37x), and no number of them more "
+        "than 4.00x"
     )
 
 

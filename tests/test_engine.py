@@ -125,7 +125,7 @@ def test_a_slower_case_is_measured_again_up_to_the_planned_number_and_fails(open
     processes = [attempt.process for attempt in record.attempts]
     assert processes == list(range(PLANNED))
     assert [a.confirms for a in record.attempts] == [False] + [True] * (PLANNED - 1)
-    assert said[0] == "re-measuring 1 of 1 cases in fresh process 2 of at most 6"
+    assert said[0] == "re-measuring 1 of 1 case in fresh process 2 of at most 6"
     assert the_run(tmp_path).exit_status == 1
 
 

@@ -107,9 +107,8 @@ def _telemetry_checks(looks: Sequence[DeviceLook]) -> Iterator[Check]:
     """Check that devices can be watched, and, unless readiness did, who else uses them."""
     unwatched = [look for look in looks if not look.figures]
     if unwatched:
-        detail = (
-            f"{len(unwatched)} of {len(looks)} devices cannot be monitored: {unwatched[0].cause}"
-        )
+        count = f"{len(unwatched)} of {many(len(looks), 'device')}"
+        detail = f"{count} cannot be monitored: {unwatched[0].cause}"
         yield warns("telemetry", detail, backends.of(unwatched[0].device).telemetry_remedy)
     else:
         sources = dict.fromkeys(str(look.figures.get("source")) for look in looks)

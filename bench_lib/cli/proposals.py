@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench_lib.cli import reading
 from bench_lib.environment.fingerprint import differences
-from bench_lib.formats import RATIO
+from bench_lib.formats import RATIO, many
 from bench_lib.model import Accepted, Baseline, ProcessSummary, UserError
 from bench_lib.report.answer import Answer, Column, Table, columns
 from bench_lib.storage import acceptance
@@ -117,7 +117,8 @@ class Proposal:
 
     def _taken(self) -> Iterator[str]:
         """Yield how much was accepted, and what the person accepting should know."""
-        yield f"{len(self.taken)} of {len(self.changes)} cases accepted into {self.file.path}"
+        count = f"{len(self.taken)} of {many(len(self.changes), 'case')}"
+        yield f"{count} accepted into {self.file.path}"
         if self.refused:
             yield (
                 f"{len(self.refused)} refused: measure again, or accept with --force and a "

@@ -10,9 +10,10 @@ import typer
 from bench_lib.cli.options import share_of
 from bench_lib.cli.output import DEFAULT_HISTORY, DEFAULT_MATRIX, Json, Matrix, picked, say, tell
 from bench_lib.cli.reading import case_of
-from bench_lib.formats import FINE_SHARE, SHARE, duration, seconds
+from bench_lib.formats import FINE_SHARE, SHARE, amount, duration, seconds
 from bench_lib.model import Case, UserError
 from bench_lib.report.answer import Answer, Column, Table
+from bench_lib.report.render import cell
 from bench_lib.studies.asked import least_s
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def selfcheck(
     about_s = (processes + 1) * least_s([network], len(planted))
     say(
         f"{network.id} on {device.key}: {processes} fresh processes, each clean and with "
-        f"{', '.join(f'{e:.1%}' for e in planted if e)} planted; about {duration(about_s)}"
+        f"{', '.join(amount(e, SHARE) for e in planted if e)} planted; about {duration(about_s)}"
     )
     with opened(device, Settings(judged=False, say=say)) as engine:
         result = check.check(
@@ -114,12 +115,13 @@ def _answer(result: Selfcheck, key: str) -> Answer:
         notes=[
             (
                 f"{result.case.id} on {key}: {result.processes} processes, {seconds(result.step_s)}"
-                f" a step, {result.between:.2%} between processes"
+                f" a step, {amount(result.between, FINE_SHARE)} between processes"
             ),
             (
                 f"five baseline and {CANDIDATES} candidate processes, tolerance "
-                f"{result.tolerance:.2%}: slowdowns of {clean.detectable:.2%} are found 9 times in "
-                f"10 (estimated); {CANDIDATES} interleaved pairs: {clean.detectable_by_pairs:.2%}"
+                f"{amount(result.tolerance, FINE_SHARE)}: slowdowns of "
+                f"{amount(clean.detectable, FINE_SHARE)} are found 9 times in 10 (estimated); "
+                f"{CANDIDATES} interleaved pairs: {amount(clean.detectable_by_pairs, FINE_SHARE)}"
             ),
             _conclusion(result),
         ],
@@ -144,10 +146,10 @@ def _conclusion(result: Selfcheck) -> str:
         )
     detected = {"against a baseline": result.detected, "interleaved": result.detected_by_pairs}
     if blind := [how for how, smallest in detected.items() if smallest is None]:
-        largest = result.effects[-1].planted
+        largest = amount(result.effects[-1].planted, SHARE)
         return (
-            f"CANNOT DETECT {largest:.1%} reliably {' or '.join(blind)}; stop other programs, or "
+            f"CANNOT DETECT {largest} reliably {' or '.join(blind)}; stop other programs, or "
             "give the cases a wider tolerance"
         )
-    text = " and ".join(f"{smallest:.1%} {how}" for how, smallest in detected.items())
+    text = " and ".join(f"{cell(smallest, SHARE)} {how}" for how, smallest in detected.items())
     return f"passed: no false alarm; the smallest delay found reliably is {text}"

@@ -275,7 +275,7 @@ class Engine:
             records = of_these(self._in_doubt(process))
             if not records or is_spent(records):
                 return
-            message = f"re-measuring {len(records)} of {len(self.suite.records)} cases "
+            message = f"re-measuring {len(records)} of {many(len(self.suite.records), 'case')} "
             self.settings.say(f"{message}in fresh {unit} {process + 1} of at most {planned}")
             known: Collection[str] = ()
             queues: dict[HeldDevice, list[Case]] = {}
@@ -372,8 +372,8 @@ class Engine:
         records = self.suite.to_look_into(self.settings.kernels)
         if not records:
             return
-        everything = len(self.suite.records)
-        self.settings.say(f"profiling the kernels of {len(records)} of {everything} cases")
+        everything = many(len(self.suite.records), "case")
+        self.settings.say(f"profiling the kernels of {len(records)} of {everything}")
         lane = [record.case.id for record in records]
         self.settings.progress.begin("profiling", [lane])
         try:

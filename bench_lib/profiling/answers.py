@@ -217,7 +217,7 @@ def _top(kernels: Sequence[Kernel], total_s: float) -> Iterator[StepAnswer]:
     if top := _longest(kernels)[:TOP]:
         shares = "; ".join(f"{short(k.name)} {_share(k.total_s, total_s)}" for k in top)
         together = _share(sum(kernel.total_s for kernel in top), total_s)
-        yield StepAnswer(f"top {len(top)} kernels", f"together {together}: {shares}")
+        yield StepAnswer(f"top {many(len(top), 'kernel')}", f"together {together}: {shares}")
 
 
 def _copied(copies: Sequence[Kernel], total_s: float) -> StepAnswer:

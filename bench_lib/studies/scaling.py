@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench_lib.formats import SHARE, TIMES, many, seconds
+from bench_lib.formats import FINE_SHARE, SHARE, TIMES, amount, many, seconds
 from bench_lib.model import Case, Param, Record, UserError
 from bench_lib.report.answer import Column, Table, columns
+from bench_lib.report.render import cell
 from bench_lib.storage import acceptance
 from bench_lib.studies import laws
 from bench_lib.studies.figures import COLUMNS, PROBLEM, Figures, columns_of, doubts, rate_in_words
@@ -173,14 +174,13 @@ class FittedLaw:
         over, law = in_words(self.over), self.law
         if law is None:
             return f"{over} {self.scaling}: {self.why}"
-        low, high = law.interval
         more = 2 * self.workers
-        least, most = law.speed_ups(more)
-        text = f"{over} {self.scaling}: {law.name}: serial fraction {law.serial:.2%} "
-        text += f"(95% interval {low:.2%} to {high:.2%}, {law.points} points); "
-        text += f"{more} {over} would give {law.speed_up(more):.2f}x ({least:.2f} to {most:.2f})"
+        text = f"{over} {self.scaling}: {law.name}: serial fraction "
+        text += f"{amount(law.serial, FINE_SHARE)} (95% interval {cell(law.interval, FINE_SHARE)}, "
+        text += f"{law.points} points); {more} {over} would give "
+        text += f"{amount(law.speed_up(more), TIMES)} ({cell(law.speed_ups(more), TIMES)})"
         if law.name == laws.AMDAHL and law.serial > 0:
-            text += f", and no number of them more than {1 / law.serial:.3g}x"
+            text += f", and no number of them more than {amount(1 / law.serial, TIMES)}"
         return f"{text}; {law.remark}" if law.remark else text
 
 
@@ -259,7 +259,7 @@ def serial_lines(figures: Figures) -> list[str]:
     if figures.wall_s is None or figures.step_s is None:
         return []
     epochs = figures.params.get("epochs") or 0
-    work = many(int(epochs), "epoch") if epochs else f"{figures.iterations} steps"
+    work = many(int(epochs), "epoch") if epochs else many(figures.iterations or 0, "step")
     line = f"serial time (1 thread, 1 process): {seconds(figures.wall_s)} for {work}"
     if figures.training is not None and figures.items_per_s:
         line += f"; an epoch takes {seconds(figures.training.samples / figures.items_per_s)}"

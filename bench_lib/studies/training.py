@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench_lib.cases.training import training_case
-from bench_lib.formats import SHARE, TIMES
+from bench_lib.formats import SHARE, TIMES, many
 from bench_lib.formulas.images import INPUT_ALONE
 from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
 from bench_lib.report.answer import Column, Table
@@ -213,6 +213,8 @@ def ranks_notes(rows: Sequence[RanksRow], steps: int | None = None) -> list[str]
 
     With ``steps`` only these were measured, and times are what whole epochs would take.
     """
-    scaled = [] if steps is None else [f"times of whole epochs are extrapolated from {steps} steps"]
     figures = [row.figures for row in rows]
-    return [*scaled, *sources(figures), *doubts(figures)]
+    notes = [*sources(figures), *doubts(figures)]
+    if steps is not None:
+        notes.insert(0, f"times of whole epochs are extrapolated from {many(steps, 'step')}")
+    return notes
