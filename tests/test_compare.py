@@ -95,7 +95,7 @@ def test_a_run_is_judged_by_another_as_if_that_were_accepted(compare):
     b = run(record("steady"), record("fast", -0.05), record("slow", 0.05), day=20)
     answer = compare(a, b, "--json")
     assert (answer.status, answer.err) == (0, "")
-    statuses = {name: row["standing"] for name, row in answer.cases.items()}
+    statuses = {name: row["shown_status"] for name, row in answer.cases.items()}
     assert statuses == {"slow": "REGRESSED", "fast": "IMPROVED", "steady": "OK"}
     assert answer.cases["slow"]["ratio"] == pytest.approx(1.05)
     low, high = answer.cases["slow"]["verdicts"][0]["interval"]
@@ -109,14 +109,14 @@ def test_the_same_run_twice_differs_in_nothing(compare):
     a = run(record("one"), record("two"))
     answer = compare(a, "latest", "--json")
     assert [row["ratio"] for row in answer.json["cases"]] == pytest.approx([1.0, 1.0])
-    assert {row["standing"] for row in answer.json["cases"]} == {"OK"}
+    assert {row["shown_status"] for row in answer.json["cases"]} == {"OK"}
 
 
 def test_one_process_on_each_side_cannot_tell_a_change_from_chance(compare):
     a = run(record(processes=1))
     b = run(record(change=0.5, processes=1), day=20)
     row = compare(a, b, "--json").cases["matmul"]
-    assert (row["standing"], row["ratio"]) == ("SUSPECT", pytest.approx(1.5))
+    assert (row["shown_status"], row["ratio"]) == ("SUSPECT", pytest.approx(1.5))
     assert row["verdicts"][0]["interval"] is None
 
 
@@ -139,8 +139,8 @@ def test_new_gone_and_failed_cases_are_told_apart(compare):
     a = run(record("kept"), record("gone"), record("broken"))
     b = run(record("kept"), record("new"), failed("broken"), day=20)
     answer = compare(a, b, "--json")
-    assert answer.cases["kept"]["standing"] == "OK"
-    assert answer.cases["broken"]["standing"] == "ERROR"
+    assert answer.cases["kept"]["shown_status"] == "OK"
+    assert answer.cases["broken"]["shown_status"] == "ERROR"
     assert (answer.json["new"], answer.json["gone"]) == (["new"], ["gone"])
     assert "no values in A: new\nno values in B: gone\n" in compare(a, b).out
 
@@ -172,7 +172,7 @@ def test_other_conditions_are_incomparable(compare):
     a = run(record())
     b = run(record(), day=20, hardware=make_hardware(power_cap_w=650.0))
     row = compare(a, b, "--json").cases["matmul"]
-    assert row["standing"] == "INCOMPARABLE"
+    assert row["shown_status"] == "INCOMPARABLE"
     assert "power_cap_w 650.0, not 750.0" in row["verdicts"][0]["reason"]
 
 
@@ -193,7 +193,7 @@ def test_kernels_of_both_sides_say_where_a_change_is(compare):
 def test_an_answer_that_is_further_off_regressed(compare):
     near, far = (Numerics(finite=True, cosine=cosine) for cosine in (1 - 1e-7, 0.9))
     a, b = run(record(numerics=near)), run(record(numerics=far), day=20)
-    assert compare(a, b, "--json").cases["matmul"]["standing"] == "REGRESSED"
+    assert compare(a, b, "--json").cases["matmul"]["shown_status"] == "REGRESSED"
 
 
 # ---- exit status ------------------------------------------------------------------------

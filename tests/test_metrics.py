@@ -376,7 +376,7 @@ def test_a_package_brings_a_metric_in_one_place_and_it_gets_all_that_latency_has
     assert found["page"]
     (row,) = found["compared"]
     assert row["ratio"] == pytest.approx(70.25 / 60.2, rel=1e-3)
-    assert row["standing"] == "REGRESSED"
+    assert row["shown_status"] == "REGRESSED"
 
 
 class Brings:

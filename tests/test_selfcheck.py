@@ -221,4 +221,4 @@ def test_the_command_says_what_is_found(command):
     assert "tolerance 0.25%: slowdowns of 0." in out
     _, out, _ = command(*words, "--json")
     found = document_in(out)
-    assert (found["visible"], found["holds"]) == (0.005, True)
+    assert (found["detected"], found["holds"]) == (0.005, True)

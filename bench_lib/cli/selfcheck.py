@@ -99,9 +99,9 @@ _EFFECTS: list[Column[Effect]] = [
     Column("planted", lambda effect: effect.planted, SHARE),
     Column("measured", lambda effect: effect.measured, FINE_SHARE),
     Column("found", lambda effect: effect.found, SHARE, "against a baseline"),
-    Column("found_in_turns", lambda effect: effect.found_by_pairs, SHARE, "interleaved"),
+    Column("found_by_pairs", lambda effect: effect.found_by_pairs, SHARE, "interleaved"),
     Column("detectable", lambda effect: effect.detectable, SHARE, ""),
-    Column("detectable_in_turns", lambda effect: effect.detectable_by_pairs, SHARE, ""),
+    Column("detectable_by_pairs", lambda effect: effect.detectable_by_pairs, SHARE, ""),
 ]
 
 
@@ -127,8 +127,8 @@ def _answer(result: Selfcheck, key: str) -> Answer:
         ],
         about={
             **picked(result, "tolerance processes step_s between false holds"),
-            "visible": result.detected,
-            "visible_in_turns": result.detected_by_pairs,
+            "detected": result.detected,
+            "detected_by_pairs": result.detected_by_pairs,
             "case_id": result.case.id,
             "hardware_key": key,
         },

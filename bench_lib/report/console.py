@@ -85,7 +85,7 @@ def shown_status(record: Record) -> str:
 
 COLUMNS: list[Column[Record]] = [
     Column("case_id", lambda record: record.case.id, heading="case"),
-    Column("standing", shown_status, heading="status"),
+    Column("shown_status", shown_status, heading="status"),
     Column("median_s", _median(lambda m: statistics.median(m.iteration_s)), "s", "median"),
     *(column for column in judged(_timing) if column.name != "interval"),
     Column("items_per_s", _median(rate_of), _item, "rate"),
