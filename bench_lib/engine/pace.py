@@ -95,37 +95,33 @@ def in_order(names: Iterable[str], pace: Pace) -> dict[str, float]:
 
 
 LONG_S = 10.0
-"""A phase of a case that takes longer is reported."""
+"""A case that takes longer is reported."""
 
 
 @contextlib.contextmanager
 def spoken(say: Callable[[str], None], what: str, phase: str) -> Iterator[Callable[[str], None]]:
-    """Say which phase of a case takes longer than ten seconds, again after 20 s, 40 s and so on.
+    """Say in which phase a case is after ten seconds, again after 20 s, 40 s and so on.
 
     Yields the function that learns of each later phase.
     """
-    moved, is_over = threading.Event(), False
+    is_over = threading.Event()
 
     def enter(name: str) -> None:
         nonlocal phase
         phase = name
-        moved.set()
 
     def watch() -> None:
-        while not is_over:
-            passed_s, wait_s = 0.0, LONG_S
-            while not moved.wait(wait_s):
-                wait_s = passed_s = passed_s + wait_s
-                say(f"{what}: {phase}, {duration(passed_s)} so far")
-            moved.clear()
+        passed_s, wait_s = 0.0, LONG_S
+        while not is_over.wait(wait_s):
+            wait_s = passed_s = passed_s + wait_s
+            say(f"{what}: {duration(passed_s)} so far ({phase})")
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield enter
     finally:
-        is_over = True
-        moved.set()
+        is_over.set()
         watcher.join()
 
 
