@@ -157,6 +157,28 @@ def test_flags_of_precision_have_one_meaning_together(words, precision, dtype):
     assert precision in PRECISIONS
 
 
+@pytest.mark.parametrize(
+    ("words", "ignored"),
+    [
+        ([], []),
+        (["--fp16", "1", "--amp"], ["--fp16 1 overrides --amp and --amp-opt-level"]),
+        (["--fp16", "1", "--amp-opt-level", "2"], ["--fp16 1 overrides --amp and --amp-opt-level"]),
+        (["--fp16", "0", "--amp"], []),
+        (
+            ["--compileContext", "{'mode': 'max-autotune'}"],
+            ["--compileContext does nothing without --compile"],
+        ),
+        (
+            ["--compile", "--compileContext", "{'options': {'static-memory': 'True'}}"],
+            ["--compileContext: Inductor no longer has static-memory"],
+        ),
+        (["--compile", "--compileContext", "{'mode': 'max-autotune'}"], []),
+    ],
+)
+def test_a_flag_without_effect_is_noted(words, ignored):
+    assert read(*words).notes == ignored
+
+
 def test_fp32_is_what_torch_means_by_it_on_the_device():
     assert read().precision("tf32-conv") == "tf32-conv"
     assert read("--amp").precision("tf32-conv") == "amp-fp16"

@@ -142,11 +142,9 @@ class MicroOptions:
     output_file: str
     profiler_output: str
     history: Path | None = None
-
-    @property
-    def kept(self) -> bool:
-        """Whether the run is stored in a history, and measured and checked as in the suite."""
-        return self.history is not None
+    """Where the run is stored; then it is measured and checked as in the suite."""
+    notes: list[str] = field(default_factory=list)
+    """What was asked for and has no effect."""
 
     @property
     def task(self) -> str:
@@ -265,6 +263,11 @@ def read_options(argv: Sequence[str]) -> MicroOptions:
     for flag in ("--batch-size", "--iterations", "--opt-step"):
         _check_count(flag, getattr(given, flag.strip("-").replace("-", "_")))
     compiling = read_context(given.compileContext)
+    notes = [f"--compileContext: Inductor no longer has {name}" for name in compiling.ignored]
+    if given.compileContext != "{}" and not given.compile:
+        notes = ["--compileContext does nothing without --compile"]
+    if given.fp16 and (given.amp or given.amp_opt_level):
+        notes.append("--fp16 1 overrides --amp and --amp-opt-level")
     values = vars(given) | {
         # Clamped, as ROCm's tool does.
         "flops_prof_step": max(0, min(given.flops_prof_step, given.iterations - 1)),
@@ -272,6 +275,7 @@ def read_options(argv: Sequence[str]) -> MicroOptions:
         "device_ids": _device_ids(given.device_ids),
         "dist_backend": given.dist_backend and given.dist_backend.lower(),
         "compiling": compiling if given.compile else Compiling(),
+        "notes": notes,
     }
     is_launched = who_am_i(os.environ).launcher is not None
     if is_launched:  # its environment variables override these, as in ROCm's tool

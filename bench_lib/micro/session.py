@@ -90,9 +90,9 @@ def case_from(options: MicroOptions, place: RankPlace, fp32: str) -> Case:
         iterations=options.iterations,
         max_iterations=options.iterations,
         measure_s=1e-9,
-        checks=options.kept,
+        checks=options.history is not None,
     )
-    if not options.kept:  # ROCm's tool sleeps that long before it measures
+    if options.history is None:  # ROCm's tool sleeps that long before it measures
         sampling = dataclasses.replace(sampling, warmup_max_s=1.0)
     axes = network_axes({name: about.image_size for name, about in known.items()})
     return case_of(axes, values, Case(id="", workload="", sampling=sampling))
@@ -128,9 +128,8 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
     """Measure on this rank; raises UserError, NotMeasuredError, and any unexpected error."""
     device, seen = _opened(place)
     case = case_from(options, place, plain_fp32(device))
-    if place.is_first and options.compiling.ignored:
-        names = ", ".join(options.compiling.ignored)
-        say(f"NOTE: --compileContext: Inductor no longer has {names}")
+    if place.is_first:
+        _say(say, [f"NOTE: {note}" for note in options.notes])
     name = f"{device} ({seen.name})"
     if device.type != "cuda":
         name = "cpu (torch sees no GPU here, so the CPU is measured)"
@@ -145,7 +144,7 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
             context_id=f"rank-{place.rank}" if place.ranks > 1 else f"micro-{os.getpid()}",
             device_uuid=seen.uuid,
             agree=group.agree,
-            brief=not options.kept,
+            brief=options.history is None,
         )
         measured, printed = _measured(options, case, context, say)
     passes = Passes(options, place, say)
