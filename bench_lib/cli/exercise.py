@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 EAGER = "eager"
 LARGEST_BATCH = "largest-batch"
-COMPILING = "; compiling with cold caches adds 1 to 3 minutes per case, max-autotune 5 to 10"
+COMPILING = "; compiling with cold caches adds up to 3 minutes per case, max-autotune 5 to 10"
 AXES = {"precision": "precision", "compile_mode": "mode", "batch_size": "batch_size"}
 """Axes that may be compared, and their options."""
 

@@ -40,7 +40,7 @@ STARTING_S = 15.0
 """Longest wait for the process's first sample before a warning."""
 AROUND_S = 0.25
 """How long the CPUs are watched before a run: ticks of 10 ms resolve a few per cent of it."""
-OTHERS_MEAN = "cases that they slow down are INVALID, so stop them or wait until they end"
+OTHERS_MEAN = "they slow cases down or make them INVALID, so stop them or wait until they end"
 ONCE_S = 30.0
 """Longest wait for a single look."""
 
