@@ -286,6 +286,14 @@ def test_modes_and_precisions_are_in_one_table(exercise):
     assert "compiling with cold caches adds up to 3 minutes per case" in answer.err
 
 
+def test_the_remaining_time_is_not_guessed_without_earlier_runs(exercise):
+    words = ("compile", "resnet50", "--modes", "default", "--precisions", "fp32")
+    script = {"resnet50-b64-fp32-eager-infer": steps(0.02)}
+    progress = "measuring: 1 of 2 done; now resnet50-b64-fp32-default-infer"
+    assert progress in exercise(*words, script=script).err
+    assert f"{progress.partition(';')[0]}, about " in exercise(*words, script=script).err
+
+
 def test_compile_modes_are_printed_as_json(exercise):
     words = ("compile", "resnet50", "--modes", "default", "--precisions", "fp32", "--json")
     found = exercise(*words, script={"resnet50-b64-fp32-eager-infer": steps(0.02)}).json

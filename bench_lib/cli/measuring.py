@@ -71,7 +71,7 @@ class Measuring:
         """
         from bench_lib.engine.settings import MEASURING, PLANNED
 
-        with self.engine(cases) as engine:
+        with self.engine() as engine:
             engine.held.expect(cases)
             self._announce(cases, remark)
             engine.settings.progress.begin(MEASURING, [[case.id for case in cases]])
@@ -87,18 +87,14 @@ class Measuring:
         return [self.figures[case.id] for case in cases]
 
     @contextlib.contextmanager
-    def engine(self, cases: Sequence[Case] = ()) -> Iterator[Engine]:
-        """Open the engine; at the end keep the figures of what it recorded.
-
-        It reports its progress over ``cases``.
-        """
+    def engine(self) -> Iterator[Engine]:
+        """Open the engine; at the end keep the figures of what it recorded."""
         from bench_lib.engine.engine import opened
-        from bench_lib.engine.pace import Pace, ProgressLines, read
+        from bench_lib.engine.pace import ProgressLines, read
         from bench_lib.engine.settings import Settings, Side
         from bench_lib.studies.figures import figures_of
 
-        least = {case.id: least_s([case]) for case in cases}
-        pace = Pace({**least, **read(self._keeping.history, self.device.key).seconds})
+        pace = read(self._keeping.history, self.device.key)
         settings = Settings(
             history=self._keeping.history,
             command=self._name,

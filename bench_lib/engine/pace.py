@@ -172,7 +172,7 @@ class ProgressLines(Progress):
         self._total = sum(len(lane.left) for lane in self._lanes)
         self.began, self._last = True, now
         left_s = self.left_s()
-        if self._total and left_s is not None and left_s >= EVERY_S:
+        if self._total and (left_s or 0.0) >= EVERY_S:
             self._say(self._line(left_s))
 
     def finish(self, name: str, /) -> None:
