@@ -120,7 +120,8 @@ def prepared(
         raise MeetingError(f"the case has {ranks} ranks, but {place.ranks} were started")
     enter("open the device")
     device, description = open_device(device_index(place, os.environ))
-    enter("meet the other ranks")
+    if place.ranks > 1:
+        enter("meet the other ranks")
     store = met(place, out)
     group = joined(device, place.ranks, rank=place.rank, store=store)
     setting = Setting(device, rank=place.rank, local_rank=place.local_rank, ranks=place.ranks)
