@@ -117,6 +117,8 @@ class Measuring:
         """Print what is measured and about how long it takes, with a remark on that."""
         limit = max(case.time_limit_s for case in cases)
         count, least = many(len(cases), "case"), duration(least_s(cases))
+        if any(case.params.get("epochs") for case in cases):
+            remark += ", besides the epochs"
         line = f"{count} on {self.device.key}: {least} or more{remark}"
         say(f"{line}; a case is stopped after {limit:g} s")
 

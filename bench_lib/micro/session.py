@@ -267,6 +267,7 @@ class Passes:
         passes += [self._flops] if options.flops_prof_step else []
         if not passes:
             return
+        self._say("INFO: building the network again, to profile it")
         with self._trying():
             workload = build(case, setting)
             for _ in range(LEAST_WARMUP_STEPS):
