@@ -160,21 +160,19 @@ def test_the_three_differ_in_nothing_but_what_they_leave_out(run, words, expecte
     assert run(f"cifar100 {words}", items_per_step=256).measured == expected
 
 
-def test_what_holds_the_training_back_is_said(run):
-    answer = run(
-        "cifar100",
-        items_per_step=1024,
-        script={
-            TOGETHER: [[1 / 4] * 20],
-            FIXED: [[1 / 16] * 20],
-            INPUT: [[1 / 8] * 20],
-        },
-    )
-    words = (
-        "both together: 50% of the rate of the input alone, the slower of the two; 25% of the "
-        "rate of the device step alone"
-    )
-    assert words in answer.lines
+@pytest.mark.parametrize(
+    ("step_s", "input_s", "slower", "faster"),
+    [
+        (1 / 16, 1 / 8, "input alone", "device step alone"),
+        (1 / 8, 1 / 16, "device step alone", "input alone"),
+    ],
+)
+def test_what_holds_the_training_back_is_said(run, step_s, input_s, slower, faster):
+    script = {TOGETHER: [[1 / 4] * 20], FIXED: [[step_s] * 20], INPUT: [[input_s] * 20]}
+    assert (
+        f"both together: 50% of the rate of the {slower}, the slower of the two; 25% of the rate "
+        f"of the {faster}"
+    ) in run("cifar100", items_per_step=1024, script=script).lines
 
 
 def test_as_json_there_are_rows_and_no_lines(run):

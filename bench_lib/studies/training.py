@@ -66,10 +66,10 @@ def _conclusion(rows: Sequence[StudyRow]) -> Iterator[str]:
     by_what = {_what(row): row.figures.items_per_s for row in rows}
     together, step, fed = (by_what.get(what) for what in (TOGETHER, STEP_ALONE, INPUT))
     if together and step and fed:
-        slower = INPUT if fed < step else STEP_ALONE
+        (slow, slower), (fast, faster) = sorted([(step, STEP_ALONE), (fed, INPUT)])
         yield (
-            f"{TOGETHER}: {together / min(fed, step):.0%} of the rate of the {slower}, the slower "
-            f"of the two; {together / step:.0%} of the rate of the {STEP_ALONE}"
+            f"{TOGETHER}: {together / slow:.0%} of the rate of the {slower}, the slower of the two;"
+            f" {together / fast:.0%} of the rate of the {faster}"
         )
     yield from sources(row.figures for row in rows)
 
