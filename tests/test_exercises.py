@@ -158,6 +158,11 @@ def test_speed_and_bandwidth_of_a_host_bound_step_are_while_the_device_works():
     assert figures(**{**about, "host_bound": False}).device_s is None
 
 
+def test_busy_cpus_are_unknown_where_less_was_measured_than_the_kernel_counts():
+    assert figures(1 / 20, cpu_s=1.5).cpus == pytest.approx(1.5)
+    assert figures(1 / 1000, cpu_s=0.1).cpus is None
+
+
 def test_of_several_processes_the_middle_one_speaks():
     case = case_of()
     attempts = [

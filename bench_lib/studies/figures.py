@@ -16,6 +16,7 @@ from bench_lib.report.render import cell
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.metrics.builtin import relative
 from bench_lib.verdict.statistics.iterations import TRUST
+from bench_lib.verdict.validity import COUNTED_S
 
 MEASURED = "measured"
 GB = 1e9
@@ -88,7 +89,7 @@ class Figures:
     host_memory_bytes: int | None = None
     """Most that the processes held, of all ranks together."""
     cpus: float | None = None
-    """How many CPUs were busy on average, of all ranks together."""
+    """How many were busy on average, of all ranks together; unknown if measured too shortly."""
 
     @property
     def is_measured(self) -> bool:
@@ -169,7 +170,7 @@ def _figures(record: Record, middle: Measurement, hardware: Hardware | None) -> 
         grad_norm_error=relative(answer.grad_norm, answer.reference_grad_norm) if answer else None,
         ranks=case.launch.ranks,
         host_memory_bytes=middle.peak_host_bytes,
-        cpus=cpu_s / wall_s if cpu_s is not None and wall_s > 0 else None,
+        cpus=cpu_s / wall_s if cpu_s is not None and wall_s > 10 * COUNTED_S else None,
     )
 
 
