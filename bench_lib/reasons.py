@@ -73,9 +73,9 @@ def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:
         case Overruled(status=status):
             yield f"interleaved with the reference, it is {status and status.value}"
         case ClockChange():
-            yield from _clock(finding)
+            yield from _clock(verdict, finding)
         case HostBound():
-            yield from _host_bound(finding)
+            yield from _host_bound(verdict, finding)
         case OtherChoices():
             yield _choices(finding)
         case CountChange(metric, before, here):
@@ -106,7 +106,9 @@ def _choices(finding: OtherChoices) -> str:
 def _baseline(verdict: Verdict) -> str:
     """Name what the verdict compares with."""
     pairing = verdict.found(Interleaved)
-    return pairing.reference if pairing is not None and pairing.alone else "the baseline"
+    if pairing is not None and pairing.alone:
+        return pairing.reference
+    return "recent runs" if verdict.against == "rolling" else "the baseline"
 
 
 # --- processes, or pairs ---------------------------------------------------------------------
@@ -183,23 +185,20 @@ def _whom(verdict: Verdict, finding: Difference) -> str:
         name = pairing.reference if pairing is not None and pairing.alone else "the reference"
         return f"{name} in {many(finding.candidate, 'pair')}"
     if verdict.against == "rolling":
-        return f"{many(finding.baseline, 'process')} of accepted runs"
+        return f"{many(finding.baseline, 'process')} of {_baseline(verdict)}"
     return many(finding.baseline, "baseline process")
 
 
 # --- the device and its host -----------------------------------------------------------------
 
 
-def _clock(finding: ClockChange) -> Iterator[str]:
+def _clock(verdict: Verdict, finding: ClockChange) -> Iterator[str]:
     if finding.cycles is None:
-        way = "lower" if finding.change < 0 else "higher"
-        yield (
-            f"the clock was {abs(finding.change):.1%} {way}"
-            if finding.change
-            else "the clock was the same"
-        )
+        way = f"{abs(finding.change):.1%} {'lower' if finding.change < 0 else 'higher'}"
+        yield f"the clock was {way if finding.change else 'the same'}"
         return
-    clocks = f"{finding.here_mhz:.0f} MHz against {finding.baseline_mhz:.0f} MHz in the baseline"
+    before = f"{finding.baseline_mhz:.0f} MHz in {_baseline(verdict)}"
+    clocks = f"{finding.here_mhz:.0f} MHz against {before}"
     if finding.power_w is not None:
         clocks += f"; power {finding.power_w[0]:.0f} W against {finding.power_w[1]:.0f} W"
     by = f"{abs(finding.cycles - 1):.1%} {'slower' if finding.cycles > 1 else 'faster'}"
@@ -209,8 +208,8 @@ def _clock(finding: ClockChange) -> Iterator[str]:
         yield f"explained by the clock: {clocks}; {by} in time × clock"
 
 
-def _host_bound(finding: HostBound) -> Iterator[str]:
-    spent = ", ".join(_spent(finding))
+def _host_bound(verdict: Verdict, finding: HostBound) -> Iterator[str]:
+    spent = ", ".join(_spent(verdict, finding))
     if not finding.before:
         change = "the device waited for the host, which it did not in the baseline"
         yield f"{change}: {spent}" if spent else change
@@ -223,10 +222,10 @@ def _host_bound(finding: HostBound) -> Iterator[str]:
         yield "the device's own time is judged instead"
 
 
-def _spent(finding: HostBound) -> Iterator[str]:
+def _spent(verdict: Verdict, finding: HostBound) -> Iterator[str]:
     if finding.issuing_s is not None:
         before_s = finding.issuing_before_s
-        before = "" if before_s is None else f" ({seconds(before_s)} in the baseline)"
+        before = "" if before_s is None else f" ({seconds(before_s)} in {_baseline(verdict)})"
         yield f"issuing a step takes {seconds(finding.issuing_s)}{before}"
     if finding.device_s is not None:
         yield f"the device alone needs {seconds(finding.device_s)}"

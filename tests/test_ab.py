@@ -581,6 +581,7 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
     assert said[0].startswith("3 cases on mi300x in 2 pairs, about ")
     assert said[1].startswith("A: torch 2.9.0, Python 3.11.7, ")
     assert said[2].endswith(", /b/python")
+    assert "measuring pair 2 of 2" in said
 
 
 def test_a_side_behind_a_prefix_is_said_to_be_known_in_part(scripted):

@@ -404,7 +404,10 @@ def test_a_case_is_held_against_its_baseline_and_the_nights_since():
     assert metrics(verdicts)[:2] == [("latency", "pinned"), ("latency", "rolling")]
     pinned, rolling = verdicts[:2]
     assert (pinned.status, rolling.status) == (Status.REGRESSED, Status.OK)
-    assert rolling.reason.startswith("0.1% slower than 5 processes of accepted runs (95% ")
+    assert rolling.reason.startswith("0.1% slower than 5 processes of recent runs (95% ")
+    named = {v.against: v.reason for v in verdicts if v.metric == "stability"}
+    assert " in the baseline)" in named["pinned"]
+    assert " in recent runs)" in named["rolling"]
     assert overall(verdicts) is Status.REGRESSED
 
 

@@ -11,6 +11,7 @@ import nights
 import pytest
 
 from bench_lib.environment.commits import Checkout, Commit
+from bench_lib.findings import Bounded
 from bench_lib.model import Accepted, Quarantine, Status, Verdict
 from bench_lib.report import html as pages
 from bench_lib.report.findings import causes, commands
@@ -452,6 +453,21 @@ def test_a_history_draws_every_night_its_base_and_its_change_point() -> None:
     assert f"ms, regressed\n2026-11-20 02:00\nrun {nights.RUN}</title>" in drawn
 
 
+def test_the_dates_below_a_history_stand_at_their_days() -> None:
+    points = nights.make_points(7)
+    pixels = {
+        label: int(x)
+        for x, label in re.findall(
+            r'x="(\d+)" y="\d+">(\d+ Nov)<', _drawn(nights.make_entry(points=points))
+        )
+    }
+    assert pixels == {
+        f"{int(point.time[8:10])} Nov": round(76 + 614 * day / 6)
+        for day, point in enumerate(points)
+        if day in (0, 1, 3, 4, 6)
+    }
+
+
 def test_a_point_that_is_no_number_is_left_out() -> None:
     points = nights.make_points(3)
     points[1] = replace(points[1], log_median=math.nan)
@@ -616,6 +632,17 @@ def test_verdicts_in_every_unit_are_readable() -> None:
     assert shown(0.0123, "", "stability") == "1.2%"
     assert shown(0.0123, "", "numerics") == "0.0123"
     assert shown(None, "s") == ""
+
+
+def test_verdicts_on_several_figures_of_one_metric_have_names_of_their_own() -> None:
+    def shown(metric: str, bounded: str, against: str = "pinned") -> str:
+        verdict = Verdict(Status.OK, metric, "", against=against)
+        return pages._metric(verdict.finding(Bounded(bounded, allowed=0.1)))
+
+    assert shown("memory", "memory", "rolling") == "memory (rolling)"
+    loss, gradients = shown("numerics", "loss"), shown("numerics", "gradients", "rolling")
+    assert loss == "numerics: error of the loss or size against FP32"
+    assert gradients == "numerics: error of the gradient norm against FP32 (rolling)"
 
 
 # --- the first screen ----------------------------------------------------------------------

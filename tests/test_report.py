@@ -159,6 +159,23 @@ def test_why_cases_are_noisy_is_one_line():
     assert explanations(records) == [f"a, b: NOISY latency: {runs}"]
 
 
+def test_a_verdict_that_both_baselines_give_is_explained_once():
+    def verdict(against, metric, status):
+        return make_verdict(status=status, metric=metric, against=against, reason=against)
+
+    verdicts = [
+        verdict("pinned", "latency", Status.REGRESSED),
+        verdict("rolling", "latency", Status.REGRESSED),
+        verdict("pinned", "throughput", Status.SUSPECT),
+        verdict("rolling", "throughput", Status.REGRESSED),
+    ]
+    assert explanations([make_record(verdicts=verdicts)]) == [
+        f"{CASE_ID}: REGRESSED latency: pinned",
+        f"{CASE_ID}: SUSPECT throughput: pinned",
+        f"{CASE_ID}: REGRESSED throughput: rolling",
+    ]
+
+
 def test_a_verdict_that_passes_is_not_explained():
     assert explanations([make_record(verdicts=[make_verdict(reason="as before")])]) == []
 

@@ -76,15 +76,23 @@ def test_a_run_is_found_by_its_id_the_start_of_it_as_the_latest_or_by_its_path(t
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("aaaa", "is the beginning of several ids; {} has aaaa0001, aaaa0002"),
-        ("cccc", "is not a run here; {} has aaaa0001, aaaa0002, bbbb0003"),
-        ("gone.jsonl", "is not a run here; {} has aaaa0001, aaaa0002, bbbb0003"),
+        ("aaaa", "is the beginning of several ids; {} has aaaa0002, aaaa0001"),
+        ("cccc", "is not a run here; {} has bbbb0003, aaaa0002, aaaa0001"),
+        ("gone.jsonl", "is not a run here; {} has bbbb0003, aaaa0002, aaaa0001"),
     ],
 )
 def test_a_run_that_is_not_there_or_ambiguous_is_refused(tmp_path, three, name, why):
     with pytest.raises(HistoryError) as caught:
         Runs(tmp_path).find(name)
     assert str(caught.value) == f"{name!r} {why.format(tmp_path)}"
+
+
+def test_of_many_runs_the_newest_are_named_and_the_others_counted(tmp_path):
+    for day in range(1, 8):
+        write_run(tmp_path, now=f"2026010{day}T000000Z")
+    newest = ", ".join(file.run_id for file in Runs(tmp_path).files[:1:-1])
+    with pytest.raises(HistoryError, match=f" has {newest} and 2 more$"):
+        Runs(tmp_path).find("gone")
 
 
 def test_a_folder_without_runs_says_how_to_make_one(tmp_path):

@@ -363,7 +363,7 @@ def test_a_case_is_judged_by_its_nights_too(tmp_path, bench, suite, outcome_of):
         ("latency", "rolling"): Status.REGRESSED,
     }
     words = next(v.reason for v in record.verdicts if v.against == "rolling")
-    assert "slower than 12 processes of accepted runs" in words
+    assert "slower than 12 processes of recent runs" in words
 
 
 def test_a_night_that_cannot_be_read_is_passed_over(tmp_path):
@@ -428,7 +428,7 @@ def test_what_was_gained_for_five_nights_and_lost_again_is_found(tmp_path):
     lost = next(v for v in verdicts if (v.metric, v.against) == ("latency", "rolling"))
     assert lost.status is Status.REGRESSED
     assert lost.ratio == pytest.approx(1 / 0.97, abs=0.001)
-    assert "slower than 30 processes of accepted runs" in lost.reason
+    assert "slower than 30 processes of recent runs" in lost.reason
 
 
 def test_a_metric_that_improved_begins_its_nights_anew_and_leaves_the_others_theirs(tmp_path):
@@ -440,7 +440,7 @@ def test_a_metric_that_improved_begins_its_nights_anew_and_leaves_the_others_the
     by_metric = {v.metric: v for v in verdicts if v.against == "rolling"}
     assert by_metric["memory"].status is Status.REGRESSED
     assert by_metric["latency"].status is Status.OK
-    assert "than 11 processes of accepted runs" in by_metric["latency"].reason
+    assert "than 11 processes of recent runs" in by_metric["latency"].reason
 
 
 def faster_than_nights(day, seconds=0.0097):

@@ -13,7 +13,7 @@ from bench_lib.report.answer import Column, Table, judged
 from bench_lib.storage.baselines import in_force
 from bench_lib.storage.history import utc_today
 from bench_lib.verdict import judge, pairing
-from bench_lib.verdict.evidence import REFERENCE
+from bench_lib.verdict.evidence import PINNED, REFERENCE, ROLLING
 from bench_lib.verdict.metrics import find
 from bench_lib.verdict.metrics.metric import Rule
 from bench_lib.verdict.severity import rank
@@ -117,7 +117,10 @@ def explanations(records: Iterable[Record], *, above: Sequence[Record] = ()) -> 
             reason = shortened(judge.leading(record.verdicts).reason)
             reasons.append((record.case.id, f"SKIPPED: {reason}"))
         elsewhere = {verdict.metric for verdict in pairing.elsewhere(record.verdicts)}
+        pinned = {(v.metric, v.status) for v in record.verdicts if v.against == PINNED}
         for verdict in record.verdicts if record not in above else ():
+            if verdict.against == ROLLING and (verdict.metric, verdict.status) in pinned:
+                continue
             is_finding = verdict.against == REFERENCE and verdict.metric in elsewhere
             if verdict.status not in _QUIET or verdict.against == "published" or is_finding:
                 # A busy machine makes most cases NOISY; the table has their changes.
@@ -162,14 +165,11 @@ def grouped(remarks: Iterable[tuple[str, str]], key: Callable[[str], str] = str)
 def _quarantine_lines(record: Record) -> list[str]:
     if record.quarantine is None:
         return []
-    until, reason = record.quarantine.until, record.quarantine.reason
+    case_id, until, reason = record.case.id, record.quarantine.until, record.quarantine.reason
     if excused(record):
-        return [f"{record.case.id}: in quarantine until {until}: {reason}"]
-    ended = f"{record.case.id}: its QUARANTINE ENDED on {until} ({reason}); "
-    return [
-        ended
-        + f"end it with bench-lib baseline quarantine {record.case.id} --lift, or set a new --until"
-    ]
+        return [f"{case_id}: in quarantine until {until}: {reason}"]
+    lift = f"end it with bench-lib baseline quarantine {case_id} --lift, or set a new --until"
+    return [f"{case_id}: its QUARANTINE ENDED on {until} ({reason}); {lift}"]
 
 
 def counted(counts: Mapping[str, int]) -> str:

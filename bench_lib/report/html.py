@@ -21,9 +21,9 @@ from markupsafe import Markup
 
 from bench_lib import __version__
 from bench_lib.environment.commits import Checkout
+from bench_lib.findings import Bounded
 from bench_lib.formats import CHANGE_S, RATIO, many, printable, some
 from bench_lib.model import PRECISIONS, Status, Verdict
-from bench_lib.profiling import kernels
 from bench_lib.profiling.kernels import KernelDifference
 from bench_lib.report import console
 from bench_lib.report.answer import Column, Table
@@ -246,12 +246,9 @@ def _case(night: Night, entry: NightCase) -> dict[str, Any]:
         "history": history(entry),
         "since": _since(entry),
         "profiles": profiles,
-        "kernels_reason": kernels.reason(profiles) if profiles else "",
         "kernels": as_html(Table(KERNELS, profiles.changes, most=MOST_KERNELS)) if profiles else "",
         "left_out": len(profiles.changes) - MOST_KERNELS if profiles else 0,
-        "verdicts": as_html(Table(VERDICTS, entry.record.verdicts))
-        if entry.record.verdicts
-        else "",
+        "verdicts": as_html(Table(VERDICTS, entry.record.verdicts)),
         "accepted": f"Baseline accepted on {day(accepted.date)}{by}: {accepted.reason}"
         if accepted
         else "",
@@ -261,8 +258,10 @@ def _case(night: Night, entry: NightCase) -> dict[str, Any]:
 
 
 def _metric(verdict: Verdict) -> str:
-    is_usual = verdict.against in ("", "pinned")
-    return verdict.metric if is_usual else f"{verdict.metric} ({verdict.against})"
+    bounded = verdict.found(Bounded)  # numerics are of several metrics
+    what = bounded and bounded.metric != verdict.metric and metrics.of(bounded.metric).label
+    name = f"{verdict.metric}: {what}" if what else verdict.metric
+    return name if verdict.against in ("", "pinned") else f"{name} ({verdict.against})"
 
 
 def _unit(verdict: Verdict) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LEFT, RIGHT, TOP, BOTTOM = 76, 690, 20, 196
 """The plot area in pixels, within a picture of 720 by 220; a narrow screen scrolls."""
+DAY_S = 86400.0
 LEGEND = (
     ("run", "latest run"),
     ("bad", "failed"),
@@ -86,7 +87,7 @@ def history(entry: NightCase) -> Markup | None:
     low, high = min([*values, *bounds]), max([*values, *bounds])
     room = 0.14 * ((high - low) or high)
     low, high = low - room, high + room
-    span = (times[-1] - times[0]) or 86400.0
+    span = (times[-1] - times[0]) or DAY_S
 
     def at(time: float, value: float) -> tuple[float, float]:
         return (time - times[0]) / span, (value - low) / (high - low)
@@ -96,9 +97,9 @@ def history(entry: NightCase) -> Markup | None:
     drawing.path("grid", *([(0, level), (1, level)] for level in levels.values()))
     for value, level in levels.items():
         drawing.text("end", (0, level), seconds(value), -7, 4)
-    for part in range(5):
-        day = dt.datetime.fromtimestamp(times[0] + span * part / 4, dt.timezone.utc)
-        drawing.text("", (part / 4, 0), f"{day.day} {day:%b}", 0, 17)
+    for days in sorted({int(span * part / 4 / DAY_S) for part in range(5)}):
+        day = when(points[0].time) + dt.timedelta(days)
+        drawing.text("", (days * DAY_S / span, 0), f"{day.day} {day:%b}", 0, 17)
     if bounds:
         base, middle, top = (at(0, bound)[1] for bound in bounds)
         drawing.path("band", [(0, base), (0, top), (1, top), (1, base)])

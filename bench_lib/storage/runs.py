@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from bench_lib.formats import some
 from bench_lib.model import Record
 from bench_lib.storage import history
 from bench_lib.storage.history import Run
@@ -118,7 +119,7 @@ class Runs:
         matches = [f for f in self.files if f.run_id.startswith(name) or f.name == name]
         if len(matches) == 1:
             return matches[0]
-        ids = ", ".join(file.run_id for file in (matches or self.files)[-5:])
+        ids = some([file.run_id for file in reversed(matches or self.files)], 5)
         what = "is the beginning of several ids" if matches else "is not a run here"
         raise HistoryError(f"{name!r} {what}; {self.folder} has {ids}")
 
