@@ -100,6 +100,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
             judged = engine.suite.judged()
             unmeasured = {record.case.id for record in judged if record.status in _UNMEASURED}
             if remaining := [case for case in cases if case.id not in unmeasured]:
+                engine.settings.say(f"measuring pair {pair + 1} of {engine.settings.processes}")
                 engine.measure_together(remaining, pair)
         engine.remeasure()
         engine.profile()
