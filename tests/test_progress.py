@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from queue import SimpleQueue
@@ -14,6 +15,7 @@ from builders import make_attempt, make_case, make_record, write_run
 
 from bench_lib.engine import pace
 from bench_lib.engine.pace import Pace, ProgressLines, in_order, is_compiled, name_of
+from bench_lib.model import Sampling
 from bench_lib.plugin.devices import DEVICE, scheduling
 from bench_lib.storage import history
 
@@ -153,7 +155,7 @@ def test_of_what_nothing_is_known_the_runs_own_pace_tells(clock, progress):
     counted.begin("measuring", [["first", "a", "b", "c", "d"]])
     clock.now += 20.0  # with libraries to load
     counted.finish("first")
-    assert counted.left_s() is None
+    assert counted.left_s() == math.inf
     clock.now += 8.0
     counted.finish("a")
     assert counted.left_s() == 8.0 + 100.0 + 8.0
@@ -256,6 +258,27 @@ def test_a_case_that_is_over_before_ten_seconds_is_not_said():
         for phase in ("build", "first step", "measure"):
             enter(phase)
     assert said.empty()
+
+
+@pytest.mark.parametrize(
+    ("case_id", "seconds", "lines"),
+    [
+        ("vgg16-eager", 40.0, ["it: first step took 40 s; 15 more like it take 10 min, and "]),
+        ("vgg16-default", 40.0, []),  # that time is the compiler's
+        ("vgg16-eager", 9.0, []),
+    ],
+)
+def test_after_a_long_first_step_it_is_said_how_long_the_others_take(
+    case_id, seconds, lines, clock, monkeypatch
+):
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=clock))
+    case = make_case(id=case_id, sampling=Sampling(warmup_steps=5), time_limit_s=300.0)
+    said = []
+    with pace.spoken(said.append, "it", "build", case) as enter:
+        enter("first step")
+        clock.now += seconds
+        enter("warm-up")
+    assert said == [f"{line}the limit is 300 s" for line in lines]
 
 
 # ---- who measures which -----------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from builders import make_attempt, make_case, make_environment, make_fault, make_hardware
@@ -13,7 +14,8 @@ from command import ran
 from documents import document_in
 
 from bench_lib.cli import main
-from bench_lib.engine.settings import Outcome
+from bench_lib.engine.pace import Pace, ProgressLines
+from bench_lib.engine.settings import Outcome, Progress
 from bench_lib.studies import selfcheck
 from bench_lib.studies.selfcheck import SelfcheckError, check
 
@@ -45,7 +47,12 @@ class Machine:
 
 
 def checked(machine=None, **options):
-    usual = {"effects": (0.01, 0.02, 0.05), "processes": 10, "tolerance": 0.01}
+    usual = {
+        "effects": (0.01, 0.02, 0.05),
+        "processes": 10,
+        "tolerance": 0.01,
+        "progress": Progress(),
+    }
     return check(machine or Machine(), CASE, on_gpu=True, **{**usual, **options})
 
 
@@ -182,6 +189,24 @@ def test_a_wrong_option_is_named_before_anything_is_measured(options, message, m
         main()
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_is_left_follows_the_processes_that_were_measured():
+    time = SimpleNamespace(now=1000.0)
+
+    class Slow(Machine):
+        def measure_again(self, cases, process):
+            time.now += 40.0
+            return super().measure_again(cases, process)
+
+    said = []
+    checked(
+        Slow(), progress=ProgressLines(said.append, lambda _phase: Pace({}), clock=lambda: time.now)
+    )
+    assert said[:2] == [
+        "self-check: 1 of 11 done; now process 1",
+        "self-check: 2 of 11 done, about 6 min left; now process 2",
+    ]
 
 
 # ---- the command ------------------------------------------------------------------------

@@ -47,6 +47,7 @@ def selfcheck(
     """
     from bench_lib import backends
     from bench_lib.engine.engine import opened
+    from bench_lib.engine.pace import Pace, ProgressLines
     from bench_lib.engine.settings import Settings
     from bench_lib.studies import selfcheck as check
 
@@ -55,11 +56,10 @@ def selfcheck(
     planted = _shares(effects)
     default = DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE
     network = _network(case or default, matrix)
-    about_s = (processes + 1) * least_s([network], len(planted))
-    say(
-        f"{network.id} on {device.key}: {processes} fresh processes, each clean and with "
-        f"{', '.join(amount(e, SHARE) for e in planted if e)} planted; about {duration(about_s)}"
-    )
+    least = duration((processes + 1) * least_s([network], len(planted)))
+    delays = ", ".join(amount(effect, SHARE) for effect in planted if effect)
+    plan = f"{processes} fresh processes, each clean and with {delays} planted"
+    say(f"{network.id} on {device.key}: {plan}; {least} or more")
     with opened(device, Settings(judged=False, say=say)) as engine:
         result = check.check(
             engine.held,
@@ -68,7 +68,7 @@ def selfcheck(
             effects=planted,
             processes=processes,
             tolerance=share,
-            say=say,
+            progress=ProgressLines(say, lambda _phase: Pace({})),
         )
     tell(_answer(result, device.key), json=json)
 

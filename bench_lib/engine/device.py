@@ -419,7 +419,7 @@ class HeldDevice:
             phase = f"in {ranks} ranks" if ranks > 1 else "starting a process"
             is_only = process == 0 and self._settings.processes == 1
             label = case.id if is_only else f"{case.id}, process {process + 1}"
-            with spoken(self._settings.say, label, phase) as enter:
+            with spoken(self._settings.say, label, phase, case) as enter:
                 sent = replace(
                     request,
                     bursts=bursts,

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench_lib.engine.processes import FORK
 from bench_lib.engine.settings import Progress
 from bench_lib.formats import duration
-from bench_lib.model import COMPILE_MODES
+from bench_lib.model import COMPILE_MODES, Case
 from bench_lib.storage.lines import HistoryError
 from bench_lib.storage.runs import Runs
 
@@ -99,15 +99,23 @@ LONG_S = 10.0
 
 
 @contextlib.contextmanager
-def spoken(say: Callable[[str], None], what: str, phase: str) -> Iterator[Callable[[str], None]]:
+def spoken(
+    say: Callable[[str], None], what: str, phase: str, case: Case | None = None
+) -> Iterator[Callable[[str], None]]:
     """Say in which phase a case is after ten seconds, again after 20 s, 40 s and so on.
 
+    After a first step of ten seconds, unless it compiles, say how long the others of ``case`` take.
     Yields the function that learns of each later phase.
     """
-    is_over = threading.Event()
+    is_over, since_s = threading.Event(), time.monotonic()
 
     def enter(name: str) -> None:
-        nonlocal phase
+        nonlocal phase, since_s
+        step_s, since_s = time.monotonic() - since_s, time.monotonic()
+        if case and phase == "first step" and step_s >= LONG_S and not is_compiled(case.id):
+            steps = case.sampling.warmup_steps + case.sampling.iterations
+            line = f"{what}: first step took {duration(step_s)}; {steps} more like it take "
+            say(f"{line}{duration(steps * step_s)}, and the limit is {case.time_limit_s:g} s")
         phase = name
 
     def watch() -> None:
@@ -139,83 +147,72 @@ class _Lane:
     devices: int = 1
 
 
+@dataclass
 class ProgressLines(Progress):
     """Counts what a phase has done on each device, and estimates how long it still takes."""
 
-    def __init__(
-        self,
-        say: Callable[[str], None],
-        pace: Callable[[str], Pace],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Hand each line to ``say``; ``pace`` knows how long the cases of a phase may take."""
-        self._say = say
-        self._pace = pace
-        self._clock = clock
-        self.began = False
-        self._phase = ""
-        self._total = 0
-        self._lanes: list[_Lane] = []
-        self._firsts = 0
-        self._done: list[tuple[float, float | None]] = []
-        """Seconds that each finished task took, and was expected to take, if that was known."""
-        self._last = -math.inf
+    say: Callable[[str], None]
+    pace: Callable[[str], Pace]
+    """Knows how long the cases of a phase may take."""
+    clock: Callable[[], float] = time.monotonic
+    began: bool = field(default=False, init=False)
+    _phase: str = field(default="", init=False)
+    _lanes: list[_Lane] = field(default_factory=list, init=False)
+    _firsts: int = field(default=0, init=False)
+    _done: list[tuple[float, float | None]] = field(default_factory=list, init=False)
+    """Seconds that each finished task took, and was expected to take, if that was known."""
+    _last: float = field(default=-math.inf, init=False)
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /, devices: int = 1) -> None:
         """Begin a phase in which so many devices share each lane's tests, or cases."""
-        pace, now = self._pace(phase), self._clock()
+        pace, now = self.pace(phase), self.clock()
         self._phase, self._done, self._firsts = phase, [], len(lanes) * devices
         self._lanes = [
             _Lane({name: pace.of(name) for name in lane}, now, devices) for lane in lanes
         ]
-        self._total = sum(len(lane.left) for lane in self._lanes)
         self.began, self._last = True, now
         left_s = self.left_s()
-        if self._total and (left_s or 0.0) >= EVERY_S:
-            self._say(self._line(left_s))
+        if any(lanes) and (left_s if left_s < math.inf else 0.0) >= EVERY_S:
+            self.say(self._line())
 
     def finish(self, name: str, /) -> None:
         """Note that a test is over; one that is in no lane changes nothing."""
-        now = self._clock()
+        now = self.clock()
         for lane in self._lanes:
             if name in lane.left:
                 self._done.append(((now - lane.since) * lane.devices, lane.left.pop(name)))
                 lane.since = now
                 if now - self._last >= EVERY_S:
                     self._last = now
-                    self._say(self._line(self.left_s()))
+                    self.say(self._line())
 
-    def left_s(self) -> float | None:
-        """Return the seconds that the longest lane needs; unknown times count like the others.
+    def left_s(self) -> float:
+        """Return the seconds that the longest lane needs; infinity while nothing is known.
 
         Where the tasks so far took longer than expected, so will those that are left.  Each
         device's first case loads libraries, so nothing is known before the second.
         """
         done = self._done[self._firsts :]
-        mean = statistics.fmean(taken for taken, _ in done) if done else None
-        foreseen = [(taken, seconds) for taken, seconds in done if seconds]
-        taken_s = sum(taken for taken, _ in foreseen)
-        expected_s = sum(seconds for _, seconds in foreseen)
-        factor = max(1.0, taken_s / expected_s) if foreseen else 1.0
+        mean = statistics.fmean(taken for taken, _ in done) if done else math.inf
+        taken_s = sum(taken for taken, seconds in done if seconds)
+        expected_s = sum(seconds or 0.0 for _, seconds in done)
+        factor = max(1.0, taken_s / expected_s) if expected_s else 1.0
         longest = 0.0
         for lane in self._lanes:
             takes = [
                 mean if seconds is None else factor * seconds for seconds in lane.left.values()
             ]
-            known = [seconds for seconds in takes if seconds is not None]
-            if len(known) < len(takes):
-                return None
-            passed_s = self._clock() - lane.since
-            running_s = sum(min(passed_s, seconds) for seconds in known[: lane.devices])
-            longest = max(longest, (sum(known) - running_s) / lane.devices)
+            passed_s = self.clock() - lane.since
+            running_s = sum(min(passed_s, seconds) for seconds in takes[: lane.devices])
+            longest = max(longest, (sum(takes) - running_s) / lane.devices)
         return longest
 
-    def _line(self, left_s: float | None) -> str:
-        line = f"{self._phase}: {len(self._done)} of {self._total} done"
-        if len(self._done) == self._total:
+    def _line(self) -> str:
+        done, left = len(self._done), sum(len(lane.left) for lane in self._lanes)
+        line = f"{self._phase}: {done} of {done + left} done"
+        if not left:
             return line
-        if left_s is not None:
+        if (left_s := self.left_s()) < math.inf:
             line += f", about {duration(left_s)} left"
         if self._firsts == 1:
             line += f"; now {name_of(next(iter(self._lanes[0].left)))}"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench_lib.engine.device import HeldDevice
-from bench_lib.engine.settings import Outcome
+from bench_lib.engine.settings import Outcome, Progress
 from bench_lib.formats import seconds
 from bench_lib.model import Case, Status, UserError, Verdict
 from bench_lib.verdict import judge
@@ -123,27 +123,29 @@ def check(
     effects: Sequence[float],
     processes: int,
     tolerance: float,
-    say: Callable[[str], None] = lambda _line: None,
+    progress: Progress,
 ) -> Selfcheck:
     """Plant delays in a ``network`` case, measure in FEWEST processes or more, and judge.
 
     ``effects`` are shares of a step.  Raises SelfcheckError where the case cannot be measured.
     """
     effects = sorted({0.0, *effects})
-    say(f"calibrating the delay: one process measures {case.id}, and two delays on their own")
+    names = ["calibration", *(f"process {n}" for n in range(1, processes + 1))]
+    progress.begin("self-check", [names])
     step_s, unit_s = _calibrated(device, case, GPU_UNITS if on_gpu else CPU_UNITS)
     planted = {
         effect: _planted(case, effect, round(effect * step_s / unit_s)) for effect in effects
     }
     logs: dict[float, list[float]] = {effect: [] for effect in effects}
-    for process in range(1, processes + 1):
+    progress.finish(names[0])
+    for process, name in enumerate(names[1:], 1):
         # Each effect comes first, second, ... equally often, so that order is not taken for one.
         turn = process % len(effects)
         order = [*effects[turn:], *effects[:turn]]
         outcomes = device.measure_again([planted[effect] for effect in order], process)
         for effect, (outcome,) in zip(order, outcomes, strict=True):
             logs[effect].append(math.log(median_s(outcome)))
-        say(f"process {process} of {processes}: clean {seconds(math.exp(logs[0.0][-1]))}")
+        progress.finish(name)
     results = [_effect(effect, slowed, logs[0.0], tolerance) for effect, slowed in logs.items()]
     between = statistics.stdev(logs[0.0])
     return Selfcheck(case, tolerance, processes, step_s, between, results)
