@@ -316,11 +316,8 @@ def libraries(difference: Diff, old: Mapping[str, str], new: Mapping[str, str]) 
 
     ``old`` and ``new`` map software to versions.  Empty if no kernel's library is known.
     """
-    named = {}
-    for change in _worst(difference):
-        kernel = change.after or change.before
-        if kernel is not None and (origin := library(kernel.name)):
-            named[origin[0]] = origin[1]
+    slower = [change.after or change.before for change in _worst(difference)]
+    named = dict(filter(None, (library(kernel.name) for kernel in slower if kernel)))
     phrases = []
     for label, keys in named.items():
         versions = []

@@ -103,10 +103,12 @@ _LIBRARIES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("hipBLASLt or rocBLAS (Tensile)", r"\b(?:Custom_)?Cijk_", ("hipblaslt", "rocblas")),
     ("AOTriton", r"\battn_fwd|\bbwd_(preprocess|kernel_(dk_dv|dq|fuse))", ("aotriton_v2",)),
     ("Inductor", r"\btriton_", ("torch", "triton")),
-    ("RCCL or NCCL", r"\bncclDevKernel|\brccl_main_kernel", ("rccl",)),
+    ("RCCL or NCCL", r"\bncclDevKernel|\brccl_main_kernel", ("rccl", "nccl")),
     # Either a library that MIOpen loads, or compiled into MIOpen and torch.
     ("CK", r"\bck(?:_tile)?::", ("MIOpenCKGroupedConv", "MIOpen", "torch")),
     ("MIOpen", r"\bmiopen|\bMIOpen|\bigemm_", ("MIOpen",)),
+    ("cuDNN", r"\bcudnn|__5x_cudnn|xmma_(?:fprop|dgrad|wgrad)", ("cudnn",)),
+    ("cuBLAS", r"\bnvjet_|\bcublas", ("cublasLt", "cublas")),
 )
 
 
