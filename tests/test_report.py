@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bench_lib.formats import many, percent, printable, quantity, seconds, signed_percent, some
 from bench_lib.model import Status
-from bench_lib.report.console import explanations, in_words, rate_of, summary
+from bench_lib.report.console import changes, explanations, in_words, rate_of, summary
 from bench_lib.report.render import cells, summary_lines
 
 MIB = 2**20
@@ -157,6 +157,22 @@ def test_why_cases_are_noisy_is_one_line():
     records = [noisy("a", "3%", 1), noisy("b", "0.5%", 2)]
     runs = "runs vary by 1%, so a slowdown below 5% may go unnoticed"
     assert explanations(records) == [f"a, b: NOISY latency: {runs}"]
+
+
+def test_of_several_sets_of_changes_each_names_its_cases():
+    def changed(case_id, change, accepted):
+        return make_record(
+            case=make_case(id=case_id),
+            status=Status.OK,
+            changes=[change],
+            baseline_accepted=accepted,
+        )
+
+    a, b = (changed(name, "torch 1 -> 2", f"2026-01-0{n}") for n, name in enumerate("ab", 1))
+    c = changed("c", "driver 3 -> 4", None)
+    torch = "since the baseline of 2026-01-01: torch 1 -> 2"
+    assert list(changes([a, b])) == [torch]
+    assert list(changes([a, b, c])) == [f"a, b: {torch}", "c: since the baseline: driver 3 -> 4"]
 
 
 def test_a_verdict_that_both_baselines_give_is_explained_once():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from bench_lib.formats import SHARE, printable, shortened, some
 from bench_lib.model import Measurement, Record, Status, Verdict
@@ -141,17 +141,17 @@ def explanations(records: Iterable[Record], *, above: Sequence[Record] = ()) -> 
     return list(map(printable, lines))
 
 
-def changes(records: Iterable[Record]) -> list[str]:
-    """Return a line for each set of changes in the environment since the baseline."""
-    days: dict[str, set[str]] = {}
+def changes(records: Iterable[Record]) -> Iterator[str]:
+    """Yield a line for each set of changes since the baseline; one of several names its cases."""
+    sets: dict[str, list[Record]] = {}
     for record in records:
         if record.changes and record.status not in (Status.NO_BASELINE, Status.SKIPPED, None):
-            text = shortened("; ".join(record.changes))
-            days.setdefault(text, set()).add((record.baseline_accepted or "")[:10])
-    return [
-        f"since the baseline{f' of {min(known)}' if (known := dates - {''}) else ''}: {text}"
-        for text, dates in days.items()
-    ]
+            sets.setdefault(shortened("; ".join(record.changes)), []).append(record)
+    for text, cases in sets.items():
+        dates = {(record.baseline_accepted or "")[:10] for record in cases} - {""}
+        line = f"since the baseline{f' of {min(dates)}' if dates else ''}: {text}"
+        names = f"{some([record.case.id for record in cases], NAMED)}: "
+        yield names + line if len(sets) > 1 else line
 
 
 def grouped(remarks: Iterable[tuple[str, str]], key: Callable[[str], str] = str) -> list[str]:

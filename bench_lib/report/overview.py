@@ -105,9 +105,9 @@ def _notes(night: Night, *, every: bool = False) -> list[str]:
     ]
     notes = []
     for part in parts:
-        shown = part if every else part[:MOST_LINES]
-        notes += shown
-        notes += [f"! and {len(part) - MOST_LINES} more"] if len(shown) < len(part) else []
+        notes += part if every else part[:MOST_LINES]
+        if len(part) > MOST_LINES and not every:
+            notes.append(f"! and {len(part) - MOST_LINES} more; --json has all")
     return notes
 
 
