@@ -1219,6 +1219,21 @@ def test_a_reason_stands_in_the_summary_where_the_test_failed_for_another_one(su
     assert any("alpha: REGRESSED latency" in line and "agree" in line for line in lines), lines
 
 
+@pytest.mark.parametrize("words", [(), ("-v",)])
+def test_a_case_whose_id_is_broken_into_lines_is_listed(suite, pytester, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "resnet50-b64-fp16-max-autotune-no-cudagraphs-train-nhwc-ddp2-ranks"
+    tables = [f'[[smoke.factory]]\nid = "{id_}"\ntarget = "steps:step"\n' for id_ in (name, "b")]
+    run = suite("{}", matrix="".join(tables))
+    accept(pytester, "b", TEN_MS)
+    result = run(*words)
+    result.assert_outcomes(passed=2)
+    begin = next(n for n, line in enumerate(result.outlines) if line.startswith("resnet50-"))
+    first, second = result.outlines[begin : begin + 2]
+    assert "NO_BASELINE" in first
+    assert first.split()[0] + second.strip() == name
+
+
 TWELVE = [f"network-{number}" for number in range(12)]
 LONG = "is described in so many words that no line of a terminal has room for all of them"
 

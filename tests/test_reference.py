@@ -905,6 +905,23 @@ def test_a_wall_time_of_pairs_that_cannot_tell_is_left_to_the_devices_own_time(w
         assert overall(found) is Status.OK
 
 
+@pytest.mark.parametrize(("wall", "goes_on"), [(0.08, True), (0.0, False)])
+def test_a_wall_time_that_looks_slower_is_left_to_the_devices_own_time_after_four_pairs(
+    wall, goes_on
+):
+    pairs = [
+        (waiting(wall + noise, -0.01), waiting(0.0, -0.01 + 0.0001 * i))
+        for i, noise in enumerate((0.06, -0.06, 0.07, -0.07))
+    ]
+    for number, more in ((2, goes_on), (4, False)):
+        new = [candidate for candidate, _ in pairs[:number]]
+        evidence = Evidence(new, None, pairing=Pairing("old", pairs[:number], 6))
+        verdicts = verdicts_of({"case": evidence})["case"]
+        left = {v.metric: v.status for v in verdicts if v.against == "reference"}
+        assert left == {"latency": Status.SKIPPED, "device": Status.OK}
+        assert pairing.want_more(verdicts, evidence) == more
+
+
 def test_the_spread_of_pairs_is_learned_from_the_suite():
     rng = random.Random(1)
 

@@ -162,13 +162,14 @@ class PerfSession(Selection):
         capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
         if terminal is not None and capture is not None:
             with capture.global_and_fixture_disabled():
+                parts = lines_of(line, self.config.get_terminal_writer())
                 if hasattr(self.config, "workerinput"):  # what it prints goes nowhere
-                    sys.stderr.write(f"\n{line}\n")
+                    sys.stderr.write("\n".join(["", *parts, ""]))
                     return
                 terminal.ensure_newline()
                 if self.config.get_terminal_writer().width_of_current_line:
                     terminal.write_line("")  # after xdist's dots, which the reporter forgets
-                for part in lines_of(line, self.config.get_terminal_writer()):
+                for part in parts:
                     terminal.write_line(part)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -85,10 +86,11 @@ def write(terminal: Any, session: PerfSession) -> None:
     lists_all = failing or terminal.verbosity > 0
     listed = [record for record in records if lists_all or record.status is not Status.OK]
     table = console.summary(listed)
-    lines = render.summary_lines(table, width)
-    for heading in lines[:1]:
+    # A row goes on in lines that begin with a space where its cells are broken.
+    heading, *lines = re.split(r"\n(?! )", "\n".join(render.summary_lines(table, width)))
+    if listed:
         say(heading)
-    rows = zip(table.rows, lines[1:], strict=True)
+    rows = zip(table.rows, lines, strict=True)
     for record, line in sorted(rows, key=lambda row: rank(row[0].status), reverse=True):
         terminal.write_line(line, **_COLOURS.get(console.shown_status(record), {}))
     for line in console.changes(failing or listed):

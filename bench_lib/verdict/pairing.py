@@ -131,13 +131,13 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     if not pairing.pairs:  # cases of several ranks are not paired before they look slower
         return evidence.ranks == 1
     answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
-    left = Status.SKIPPED  # to the device's own time
-    timed = [v for v in answers.values() if of(v.metric) in TIMES and v.status is not left]
+    timed = [answer for answer in answers.values() if of(answer.metric) in TIMES]
     if len(pairing.pairs) < LEAST_PAIRS and any(
         v.status is Status.SUSPECT or (v in timed and (beyond(v, 1) or beyond(v, -1)))
         for v in answers.values()
     ):
         return True
+    timed = [v for v in timed if v.status is not Status.SKIPPED]  # left to the device's own time
     decisive = DEVICE if DEVICE.name in answers else LEADING
     if any(_is_open(v, pairing) for v in timed if beyond(v, 1) or of(v.metric) is decisive):
         return True
