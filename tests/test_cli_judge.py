@@ -19,7 +19,7 @@ from bench_lib.model import Status, Verdict
 from bench_lib.verdict.statistics.change import Origin
 
 CHECKOUT = Path(bench_lib.__file__).parents[1]
-TIMES_ARE = "iteration_s must be a list of two or more times in seconds, all above 0"
+HELP = "see bench-lib judge --help"
 STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
 """Half a thousandth apart, as processes of a quiet machine are."""
 
@@ -219,12 +219,15 @@ def test_a_tolerance_that_cannot_be_meant_is_refused_in_words(judge, text, words
         (
             [*timings("a"), line("a", "candidate", 9, [1.0])],
             "ERROR",
-            f"samples.jsonl: line 18: iteration_s is [1.0]; {TIMES_ARE}",
+            f"samples.jsonl: line 18: Expected `array` of length >= 2 - at `$.iteration_s`; {HELP}",
         ),
         (
             [line("a", "candidate", 8, [1.0, math.nan]), *timings("a"), line("a", "x", 9, [])],
             "ERROR",
-            f"samples.jsonl: line 10: iteration_s[1] is nan; {TIMES_ARE} (and 1 more)",
+            (
+                "samples.jsonl: line 10: Expected `float` > 0.0 - at `$.iteration_s[1]`; "
+                f"{HELP} (and 1 more)"
+            ),
         ),
     ],
 )
@@ -251,7 +254,7 @@ def test_lines_of_no_case_are_problems(judge):
     answer = judge([*timings("a"), "[]", '{"case": "a", "role": "cand'])
     assert (answer.status, answer.err) == (2, "")
     first, second, counts = answer.out.splitlines()[-3:]
-    assert first == "! samples.jsonl: line 9: it has no case; case must be text that is not blank"
+    assert first == f"! samples.jsonl: line 9: Object missing required field `case`; {HELP}"
     assert second.startswith("! samples.jsonl: line 10: it is not JSON: ")
     assert counts == "1 case: 1 OK"
 

@@ -90,7 +90,7 @@ def judge(
 
 
 def _read(files: Sequence[str]) -> Samples:
-    from bench_lib.storage.samples import MOST_BYTES, lines_of, read
+    from bench_lib.storage.samples import MOST_BYTES, read
 
     if len(files) > 1:
         raise typer.BadParameter(
@@ -103,7 +103,7 @@ def _read(files: Sequence[str]) -> Samples:
         with (
             open_regular(Path(file), MOST_BYTES) if is_file else os.fdopen(0, "rb", closefd=False)
         ) as timings:
-            samples = read(lines_of(timings))
+            samples = read(timings.read(MOST_BYTES + 1))
     except OSError as error:
         raise UserError(
             f"cannot read {source}: {error.strerror}; name a file of samples, or - for standard "

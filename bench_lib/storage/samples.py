@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -24,17 +24,18 @@ ABOUT = ("run", "device")
 """Optional fields of a line, about its process."""
 LARGEST = 1e100
 """The maximum of any figure; sums of many are still finite."""
-MOST_BYTES, MOST_LINE = 64_000_000, 1_000_000
-"""Bytes of all lines together, and of one: a line of 50,000 iterations."""
+MOST_BYTES = 64_000_000
+"""Maximum size of all lines together."""
 
-Name = int | Annotated[str, msgspec.Meta(pattern=r"\S")]
+Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
+Name = int | Text
 """A name, which may be a number."""
 
 
 class Sample(msgspec.Struct, kw_only=True):
     """A line, decoded and checked."""
 
-    case: Annotated[str, msgspec.Meta(pattern=r"\S")]
+    case: Text
     role: Literal["baseline", "candidate"]
     process: Name
     iteration_s: Annotated[
@@ -43,14 +44,6 @@ class Sample(msgspec.Struct, kw_only=True):
     """A median of fewer means nothing."""
     run: Name = ""
     device: Name = ""
-
-
-_RULES = {
-    "case": "text that is not blank",
-    "role": "'baseline' or 'candidate'",
-    "iteration_s": "a list of two or more times in seconds, all above 0",
-}
-"""What a field must be, unless it is a ``Name``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +86,13 @@ class Samples:
     """Lines and files that belong to no case."""
 
 
-def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a file's lines with their line breaks; one that is too long is cut.
-
-    Raises UserError if there are too many bytes.
-    """
-    left, continues = MOST_BYTES, False
-    while piece := file.readline(MOST_LINE + 1):
-        left -= len(piece)
-        if left < 0:
-            raise UserError(f"more than {MOST_BYTES / 1e6:.0f} MB of timings; judge fewer cases")
-        if not continues:
-            yield piece
-        continues = not piece.endswith(b"\n")
-
-
-def read(lines: Iterable[bytes]) -> Samples:
-    """Read lines as ``lines_of`` yields them."""
+def read(data: bytes) -> Samples:
+    """Read a file's lines; raises UserError if there are too many bytes."""
+    if len(data) > MOST_BYTES:
+        raise UserError(f"more than {MOST_BYTES / 1e6:.0f} MB of timings; judge fewer cases")
     samples = Samples()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip():
-            continue
-        if len(line) > MOST_LINE:
-            samples.problems.append(f"line {number}: longer than {MOST_LINE / 1e6:.0f} MB")
             continue
         try:
             document = decoded(line)
@@ -130,7 +107,7 @@ def read(lines: Iterable[bytes]) -> Samples:
             sample = msgspec.convert(fields, Sample)
             _add(samples.cases[sample.case], sample, f"line {number}")
         except msgspec.ValidationError as error:
-            problems.append(f"line {number}: {_in_words(error, fields)}")
+            problems.append(f"line {number}: {error}; see bench-lib judge --help")
         except ValueError as error:
             problems.append(f"line {number}: {error}")
     has_runs = any(process.run for case in samples.cases.values() for process in case.processes)
@@ -139,17 +116,6 @@ def read(lines: Iterable[bytes]) -> Samples:
     if not samples.cases and not samples.problems:
         samples.problems.append("it contains no samples")
     return samples
-
-
-def _in_words(error: msgspec.ValidationError, fields: Mapping[str, Any]) -> str:
-    """Name the wrong field of a line, its value, and what it must be."""
-    *_, place, _ = str(error).replace("$.", "").split("`")  # such as `role`, `iteration_s[1]`
-    name, _, index = place.rstrip("]").partition("[")
-    rule = f"{name} must be {_RULES.get(name, 'a whole number, or text that is not blank')}"
-    if name not in fields:
-        return f"it has no {name}; {rule}"
-    value = fields[name][int(index)] if index else fields[name]
-    return f"{place} is {value!r:.40}; {rule}"
 
 
 def decoded(text: bytes) -> Any:
