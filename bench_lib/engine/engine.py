@@ -453,7 +453,7 @@ class Engine:
         if not self.suite.records:
             return
         self._keep_numerics()
-        caches = fingerprint.caches() if self.settings.by_baseline else None
+        caches = fingerprint.caches() if self.settings.by_baseline else {}
         # The last run to end is the latest.
         for suite in reversed(self.suites.values()):
             if suite is self.suite:

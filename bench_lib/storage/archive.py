@@ -11,7 +11,6 @@ import hashlib
 import math
 import multiprocessing
 import os
-import re
 import statistics
 import weakref
 from collections import Counter
@@ -30,7 +29,7 @@ from bench_lib.launch import files as cache_files
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.files import temporary_folder
-from bench_lib.model import Attempt, Environment, Measurement, Record, Status, unknown
+from bench_lib.model import Attempt, Environment, Measurement, Record, Status
 from bench_lib.storage import history
 from bench_lib.storage.lines import HistoryError
 from bench_lib.storage.runs import RunFile, Runs
@@ -50,9 +49,6 @@ ROWS_AT_ONCE = 32
 """Rows that are inserted into a table at a time."""
 ANSWERED_AT_ONCE = 2048
 """Rows of an answer that are fetched at a time."""
-TABLES = ("points", "runs", "environments", "lines", "attempts", "verdicts", "kernels")
-"""The tables that a query sees."""
-_NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 ROW: dict[str, Any] = {
     "file": "VARCHAR",
     "size": "BIGINT",
@@ -175,37 +171,24 @@ class Archive:
 
     def runs(self) -> list[RunLine]:
         """Return all runs, oldest first."""
-        rows = self._rows("SELECT file, ended, exit_status, cases, counts FROM known")
-        by_name = {name: values for name, *values in rows}
-        runs = []
-        for file in self._runs.files:
-            if file.name in by_name:
-                ended, exit_status, cases, statuses = by_name[file.name]
-                by_status = msgspec.json.decode(statuses, type=dict[str, int])
-                runs.append(
-                    RunLine(
-                        **vars(file),
-                        ended=ended,
-                        exit_status=exit_status,
-                        cases=cases,
-                        counts=by_status,
-                    )
-                )
-        return runs
+        rows = self._rows(
+            "SELECT file, {ended: ended, exit_status: exit_status, cases: cases, "
+            "counts: counts::MAP(VARCHAR, INTEGER)} FROM known"
+        )
+        by_name = dict(rows)
+        return [
+            RunLine(**vars(file), **by_name[file.name])
+            for file in self._runs.files
+            if file.name in by_name
+        ]
 
     def find(self, run: str) -> RunLine:
-        """Return the line of a run: ``latest``, its file's name, an id or the start of one.
-
-        Raises HistoryError if none or several match, or if the run cannot be read.
-        """
-        runs = self.runs()
-        if run == "latest" and runs:
-            return runs[-1]
-        wanted = self._runs.chosen(run).name
-        for line in runs:
-            if line.name == wanted:
+        """Return the line of a run, which is named as for ``Runs.find``; raises HistoryError."""
+        path = self._runs.find(run).path
+        for line in self.runs():
+            if line.name == path.name:
                 return line
-        raise HistoryError(f"run {run} cannot be read: {'; '.join(self.problems)}")
+        raise HistoryError(f"{path} is not in {self.folder}; name that folder with --history DIR")
 
     def all_series(self, *, since: str = "") -> Iterator[tuple[str, str, list[Point]]]:
         """Yield each case and hardware key, in order, with its points, oldest first.
@@ -268,8 +251,6 @@ class Archive:
                     self._database.interrupt()
                     raise
         except duckdb.Error as error:
-            if missing := _NO_TABLE.search(str(error)):
-                raise HistoryError(unknown("table", missing[1], TABLES)) from error
             raise HistoryError(f"the query failed: {error}") from error
 
     def _lock(self) -> None:

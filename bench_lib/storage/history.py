@@ -48,6 +48,9 @@ NAME = re.compile(
 )
 """The name of a run's file."""
 
+JUDGED = ("status", "verdicts", "changes", "quarantine", "baseline_accepted", "blamed")
+"""What a verdict's line says of a record."""
+
 
 def utc_now() -> str:
     """Return the time in ISO 8601, in UTC, to the second."""
@@ -117,12 +120,7 @@ class Writer:
             "verdict",
             case_id=record.case.id,
             nodeid=record.nodeid,
-            status=record.status,
-            verdicts=record.verdicts,
-            changes=record.changes,
-            quarantine=record.quarantine,
-            baseline_accepted=record.baseline_accepted,
-            blamed=record.blamed,
+            **{name: getattr(record, name) for name in JUDGED},
         )
 
     def slow_down(self, slow_down: SlowDown) -> None:
@@ -134,7 +132,7 @@ class Writer:
         counts: Mapping[str, int],
         exit_status: int,
         *,
-        caches: Mapping[str, str] | None = None,
+        caches: Mapping[str, str] = {},
     ) -> None:
         """Close the run and compress its file; ``caches`` is their state now, if known.
 
@@ -142,8 +140,7 @@ class Writer:
         """
         if self._file.closed:
             return
-        state = {} if caches is None else {"caches": dict(caches)}
-        self._write("end", counts=dict(counts), exit_status=exit_status, **state)
+        self._write("end", counts=counts, exit_status=exit_status, caches=caches)
         self.close()
         with contextlib.suppress(OSError, HistoryError):  # a failure costs only space
             packed = self.path.with_name(f"{self.path.name}{PACKED}")
@@ -294,16 +291,9 @@ def _fold(run: Run, line: lines.Line) -> None:
             run.records[line.case_id] = replace(old, kernels=line.kernels)
         case lines.VerdictLine():
             old = run.records[line.case_id]
-            run.records[line.case_id] = replace(
-                old,
-                nodeid=line.nodeid or old.nodeid,
-                status=line.status,
-                verdicts=line.verdicts,
-                changes=line.changes,
-                quarantine=line.quarantine,
-                baseline_accepted=line.baseline_accepted,
-                blamed=line.blamed,
-            )
+            judged: dict[str, Any] = {name: getattr(line, name) for name in JUDGED}
+            nodeid = line.nodeid or old.nodeid
+            run.records[line.case_id] = replace(old, nodeid=nodeid, **judged)
         case lines.SlowDownLine():
             run.slow_downs.append(line.slow_down)
         case lines.EndLine():

@@ -116,16 +116,13 @@ def decoded(path: Path, data: bytes) -> Iterator[Line | str]:
         if not raw.strip():
             continue
         try:
-            line = _decode(raw)
-            if line is None:
-                continue
-            _check(line, tried)
-        except _NewerSchemaError as error:
+            if (line := _decode(raw)) is not None:
+                _check(line, tried)
+                yield line
+        except HistoryError as error:
             raise HistoryError(f"{path}, line {number}: {error}") from error
         except (ValueError, RecursionError) as error:
             yield f"line {number} cannot be read: {error}"
-        else:
-            yield line
     if torn:
         yield f"line {len(complete) + 1} is incomplete: the run was killed while writing it"
 
@@ -137,12 +134,11 @@ class _Head(msgspec.Struct):
 
 def finding(_type: type[Any], fields: Any) -> Finding:
     """Read a finding of a verdict; a later version may know other kinds and fields."""
-    kind = KINDS.get(str(fields.get("kind"))) if isinstance(fields, dict) else None
-    if kind is not None:
-        with contextlib.suppress(msgspec.ValidationError):
-            converted: Finding = msgspec.convert(fields, kind)
-            return converted
-    return LaterFinding(str(fields.get("kind", "")) if isinstance(fields, dict) else "")
+    kind = str(fields.get("kind", "")) if isinstance(fields, dict) else ""
+    with contextlib.suppress(KeyError, msgspec.ValidationError):
+        converted: Finding = msgspec.convert(fields, KINDS[kind])
+        return converted
+    return LaterFinding(kind)
 
 
 _KINDS = EnvironmentLine | AttemptLine | KernelsLine | VerdictLine | SlowDownLine | EndLine
@@ -150,14 +146,10 @@ _line = msgspec.json.Decoder(_KINDS, dec_hook=finding)
 _head = msgspec.json.Decoder(_Head)
 
 
-class _NewerSchemaError(Exception):
-    pass
-
-
 def _decode(raw: bytes) -> Line | None:
     """Decode one line; None if only a later version knows its kind.
 
-    Raises ValueError if the line does not fit its kind.
+    Raises ValueError if the line does not fit its kind, HistoryError if its schema is newer.
     """
     try:
         line: Line = _line.decode(raw)
@@ -172,7 +164,7 @@ def _decode(raw: bytes) -> Line | None:
 
 def _refuse_newer(line: Line | _Head) -> None:
     if line.schema > SCHEMA:
-        raise _NewerSchemaError(
+        raise HistoryError(
             f"schema {line.schema} is newer than {SCHEMA}, the newest that this version "
             "of bench-lib reads; upgrade bench-lib"
         )
@@ -199,5 +191,3 @@ def _check(line: Line, tried: set[str]) -> None:
             tried.add(line.case.id)
         case KernelsLine() | VerdictLine() if line.case_id not in tried:
             raise ValueError(f"{line.case_id} was not tried before it")
-        case _:
-            pass

@@ -40,11 +40,6 @@ class RunFile:
     modified_ns: int
     """When it was last written to, since 1970."""
 
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """The copy of a run with the highest rank counts: a compressed one is complete."""
-        return self.name.endswith(history.PACKED), self.bytes
-
 
 class Runs:
     """The runs of a folder."""
@@ -66,7 +61,10 @@ class Runs:
         """
         best: dict[str, RunFile] = {}
         by_id: dict[str, str] = {}
-        for file in sorted(self._scanned(), key=lambda file: file.rank, reverse=True):
+        # Of two copies of a run, the compressed one is complete.
+        for file in sorted(
+            self._scanned(), key=lambda file: not file.name.endswith(history.PACKED)
+        ):
             if file.started > self._latest:
                 self._leave_out(file.name, f"it began on {file.started}, in the future")
                 continue
@@ -98,27 +96,19 @@ class Runs:
         """
         if name.endswith(ENDS) and os.path.lexists(name):
             return history.read(Path(name))
-        if name == "latest":
-            left_out: list[str] = []
-            for run in self.read(reversed(self.files), left_out.append):
-                run.problems += [*left_out, *self.problems]
-                return run
-        return history.read(self.chosen(name).path)
-
-    def chosen(self, name: str) -> RunFile:
-        """Return the file of a run: ``latest``, its name, the run's id or the start of one.
-
-        Raises HistoryError if there is none, or more than one.
-        """
         if not self.files:
             raise HistoryError(
                 f"no runs in {self.folder}; measure with pytest, or name --history DIR"
             )
         if name == "latest":
-            return self.files[-1]
+            left_out: list[str] = []
+            for run in self.read(reversed(self.files), left_out.append):
+                run.problems += [*left_out, *self.problems]
+                return run
+            raise HistoryError("; ".join(left_out))
         matches = [f for f in self.files if f.run_id.startswith(name) or f.name == name]
         if len(matches) == 1:
-            return matches[0]
+            return history.read(matches[0].path)
         ids = some([file.run_id for file in reversed(matches or self.files)], 5)
         what = "is the beginning of several ids" if matches else "is not a run here"
         raise HistoryError(f"{name!r} {what}; {self.folder} has {ids}")
