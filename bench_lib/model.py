@@ -7,6 +7,7 @@ its name; sizes are bytes, times are seconds, rates are per second.
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import enum
 import math
@@ -816,8 +817,8 @@ class Quarantine:
     """A known failure that is reported without failing the run, up to and including a day."""
 
     reason: str
-    until: str
-    """ISO 8601 date, UTC."""
+    until: dt.date
+    """In UTC."""
     date: str
     by: str | None = None
 

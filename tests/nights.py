@@ -367,7 +367,9 @@ def no_baseline(case: Case | None = None, **fields: Any) -> NightCase:
 
 def quarantined(case: Case | None = None, **fields: Any) -> NightCase:
     """Return a regression that is known and excused until a day to come."""
-    held = Quarantine("slow since driver 6.14, ticket 1234", "2026-12-31", stamp(10), "somebody")
+    held = Quarantine(
+        "slow since driver 6.14, ticket 1234", dt.date(2026, 12, 31), stamp(10), "somebody"
+    )
     entry = regressed(case or make_case("convnext_tiny", 128, "bf16"), 1.12)
     return replace(entry, record=replace(entry.record, quarantine=held), **fields)
 

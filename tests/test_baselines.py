@@ -74,7 +74,7 @@ from bench_lib.storage.baselines import (
 
 KEY = "mi300x"
 ACCEPTED = Accepted("0a0a0a0a", "first values", "2026-01-01T00:00:00Z", "somebody")
-QUARANTINE = Quarantine("MIOpen#1234", "2026-02-01", "2026-01-02T03:04:05Z", "somebody")
+QUARANTINE = Quarantine("MIOpen#1234", dt.date(2026, 2, 1), "2026-01-02T03:04:05Z", "somebody")
 
 
 def document(**fields):
@@ -166,8 +166,8 @@ def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"cases": []}, ": cases: Expected `object`, got `array`"),
-        ({"cases": None}, ": cases: Expected `object`, got `null`"),
+        ({"cases": []}, ": Expected `object`, got `array` - at `$.cases`"),
+        ({"cases": None}, ": Expected `object`, got `null` - at `$.cases`"),
         ({"cases": {"x": []}}, ": case x: Expected `object`, got `array`"),
         ({"cases": {"x": {}}}, ": case x: Object missing required field `processes`"),
         (
@@ -178,9 +178,9 @@ def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
             {"cases": {"x": {"processes": [{"log_median": "fast"}], "accepted": {}}}},
             ": case x: Expected `float`, got `str`",
         ),
-        ({"environments": None}, ": Expected `object`, got `null`"),
-        ({"quarantine": []}, ": quarantine: Expected `object`, got `array`"),
-        ({"quarantine": None}, ": quarantine: Expected `object`, got `null`"),
+        ({"environments": None}, ": Expected `object`, got `null` - at `$.environments`"),
+        ({"quarantine": []}, ": Expected `object`, got `array` - at `$.quarantine`"),
+        ({"quarantine": None}, ": Expected `object`, got `null` - at `$.quarantine`"),
         ({"quarantine": {"x": "flaky"}}, ": quarantine of x: Expected `object`, got `str`"),
         (
             {"quarantine": {"x": {"reason": "flaky", "date": "2026-01-01"}}},
@@ -188,9 +188,9 @@ def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
         ),
         (
             {"quarantine": {"x": {"reason": "flaky", "date": "2026-01-01", "until": 20260201}}},
-            ": quarantine of x: Expected `str`, got `int` - at `$.until`",
+            ": quarantine of x: Expected `date`, got `int` - at `$.until`",
         ),
-        ({"hardware": 3}, ": Expected `object | null`, got `int`"),
+        ({"hardware": 3}, ": Expected `object | null`, got `int` - at `$.hardware`"),
     ],
 )
 def test_a_field_that_cannot_be_read_is_refused_with_its_case(tmp_path, fields, expected):
@@ -848,11 +848,11 @@ def test_values_that_are_noisy_are_not_taken_without_force():
 @pytest.mark.parametrize(
     ("attempt", "why"),
     [
-        (lasting(1.0), None),
-        (make_attempt(fault=make_fault()), None),
+        (lasting(1.0), []),
+        (make_attempt(fault=make_fault()), []),
         (
             make_attempt(measurement=make_measurement(iteration_s=[0.01, 0.05] * 10)),
-            "iterations spread by 71%; the limit is 10%",
+            ["iterations spread by 71%; the limit is 10%"],
         ),
     ],
     ids=["steady", "without a measurement", "unsteady"],
@@ -1148,12 +1148,9 @@ def test_a_quarantine_changes_nothing_else_in_the_file(tmp_path):
         ("a b", {}, "'a b' is not a case's id; it must be letters, digits, dots, dashes and"),
         ("", {}, "'' is not a case's id"),
         ("x", {"reason": " \n"}, "the reason is empty; say why x may fail"),
-        ("x", {"until": "soon"}, "'soon' is not a date; write it as 2026-12-31"),
-        ("x", {"until": "20260201"}, "'20260201' is not a date; write it as 2026-12-31"),
-        ("x", {"until": "2026-02-30"}, "'2026-02-30' is not a date; write it as 2026-12-31"),
         (
             "x",
-            {"until": "2026-01-01"},
+            {"until": dt.date(2026, 1, 1)},
             "2026-01-01 is in the past; choose a day, 2026-01-02 or later",
         ),
     ],
@@ -1165,11 +1162,11 @@ def test_a_quarantine_that_cannot_be_right_is_refused(tmp_path, case_id, fields,
 
 
 def test_a_quarantine_may_end_the_day_it_begins_and_be_dated_by_the_day(tmp_path):
-    today = replace(QUARANTINE, until="2026-01-02")
+    today = replace(QUARANTINE, until=dt.date(2026, 1, 2))
     set_quarantine(load(tmp_path, KEY), "x", today)
     set_quarantine(load(tmp_path, KEY), "y", replace(today, date="2026-01-02"))
     found = load(tmp_path, KEY).quarantines
-    assert [(q.date, q.until) for q in found.values()] == [
+    assert [(q.date, str(q.until)) for q in found.values()] == [
         ("2026-01-02T03:04:05Z", "2026-01-02"),
         ("2026-01-02", "2026-01-02"),
     ]
@@ -1188,12 +1185,11 @@ def test_what_is_not_in_quarantine_cannot_be_let_out(tmp_path):
         lift_quarantine(BaselineFile(tmp_path / "none.json", KEY), "resnet18")
 
 
-@pytest.mark.parametrize("name", ["until", "date"])
-@pytest.mark.parametrize("value", ["", "soon", "2026-2-1", "2026-W05-7"])
-def test_a_day_that_is_none_is_refused_with_its_case(tmp_path, name, value):
-    about = {"reason": "flaky", "until": "2026-02-01", "date": "2026-01-01", name: value}
+@pytest.mark.parametrize("value", ["", "soon", "2026-2-1", "2026-W05-7", "2026-02-30"])
+def test_a_day_that_is_none_is_refused_with_its_case(tmp_path, value):
+    about = {"reason": "flaky", "until": value, "date": "2026-01-01"}
     assert refusal(tmp_path, document(quarantine={"slow": about})) == (
-        f": quarantine of slow: {name} is {value!r}, not a date such as 2026-12-31"
+        ": quarantine of slow: Invalid RFC3339 encoded date - at `$.until`"
     )
 
 

@@ -245,14 +245,14 @@ def test_a_device_that_cannot_be_calibrated_is_measured_as_it_is(station):
 
 
 def test_another_driver_or_power_cap_is_another_device(station):
-    facts.keep_bursts(station.device, "6.10", None)
-    assert facts.bursts_of(station.device, "6.10") is None
+    steady = Calibration(None, 0.001)
+    facts.keep_calibration(station.device, "6.10", steady)
+    assert facts.calibration_of(station.device, "6.10") == steady
     for other in (
         (station.device, "6.12"),
         (replace(station.device, power_cap_w=500.0), "6.10"),
     ):
-        with pytest.raises(KeyError):
-            facts.bursts_of(*other)
+        assert facts.calibration_of(*other) is None
 
 
 # ---- clocks -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 
 import builders
@@ -130,7 +131,7 @@ def test_what_is_in_quarantine_has_no_cause_to_find() -> None:
 )
 def test_a_quarantine_counts_by_the_day_of_the_run(until: str, row: str) -> None:
     entry = nights.quarantined()
-    held = Quarantine("slow", until, "2019-12-01T00:00:00Z")
+    held = Quarantine("slow", dt.date.fromisoformat(until), "2019-12-01T00:00:00Z")
     attempt = replace(entry.record.attempts[0], time="2020-01-02T00:10:00Z")
     record = replace(entry.record, quarantine=held, attempts=[attempt])
     entry = replace(entry, record=record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import fcntl
 import json
 import os
@@ -352,7 +353,7 @@ bench_lib.engine.device.HeldDevice.measure_again = interrupted
 
 def quarantine(pytester, case_id, until, key="cpu-test-2c"):
     file = baselines.load(pytester.path / "baselines", key)
-    held = Quarantine("ROCm/MIOpen#1", until, "2026-01-01T00:00:00Z")
+    held = Quarantine("ROCm/MIOpen#1", dt.date.fromisoformat(until), "2026-01-01T00:00:00Z")
     baselines.set_quarantine(file, case_id, held, make_hardware(key=key))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime as dt
 import json
 import lzma
 import re
@@ -202,7 +203,7 @@ def test_lines_of_a_run_are_as_their_schema_says(tmp_path):
     case, attempt = make_case(id=CASE_ID), make_attempt(environment=ref)
     writer.attempt(case, "test_x.py::test_y", attempt)
     writer.kernels(CASE_ID, KernelTable("torch.profiler", 5, [Kernel("gemm", 1.0, 0.01)]))
-    quarantine = Quarantine("why", "2099-12-31", "2026-01-01T00:00:00Z", "me")
+    quarantine = Quarantine("why", dt.date(2099, 12, 31), "2026-01-01T00:00:00Z", "me")
     writer.verdict(
         make_record(case=case, status=Status.OK, verdicts=[make_verdict()], quarantine=quarantine)
     )

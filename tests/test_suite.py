@@ -172,7 +172,7 @@ def test_what_changed_since_the_baseline_is_named(tmp_path, suite, outcome_of):
 
 
 def test_a_quarantine_is_in_the_record_and_in_the_history(tmp_path, suite, outcome_of):
-    held = Quarantine("ROCm/MIOpen#1", "2026-12-31", "2026-11-01T00:00:00Z", "somebody")
+    held = Quarantine("ROCm/MIOpen#1", dt.date(2026, 12, 31), "2026-11-01T00:00:00Z", "somebody")
     baselines.set_quarantine(baselines.load(tmp_path / "baselines", DEVICE.key), "a", held, DEVICE)
     run = suite()
     run.note(outcome_of("a", ABORT), None)
@@ -187,7 +187,7 @@ def test_a_quarantine_is_in_the_record_and_in_the_history(tmp_path, suite, outco
     [("2026-11-22", False), ("2026-11-21", False), ("2026-11-20", True)],
 )
 def test_a_quarantine_holds_up_to_and_including_its_day(until, fails_then):
-    held = Quarantine("known", until, "2026-11-01T00:00:00Z")
+    held = Quarantine("known", dt.date.fromisoformat(until), "2026-11-01T00:00:00Z")
     record = make_record(status=Status.REGRESSED, quarantine=held)
     assert fails(record, strict=False, today=TODAY) is fails_then
     assert fails(record, strict=True, today=TODAY) is fails_then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import shlex
 import signal
@@ -18,6 +19,7 @@ import typer
 from bench_lib.cli import reading
 from bench_lib.cli.ending import INTERRUPTED
 from bench_lib.cli.group import branch
+from bench_lib.cli.options import read
 from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
@@ -255,9 +257,10 @@ def quarantine(
         if until is None or reason is None:
             missing = "--until" if until is None else "--reason"
             raise UserError(f"{missing} is missing; a quarantine needs a last day and a reason")
-        new = Quarantine(reason.strip(), until, utc_now(), who())
+        last = read(dt.date.fromisoformat, until, "--until")
+        new = Quarantine(reason.strip(), last, utc_now(), who())
         path = files.set_quarantine(file, case, new, device if device.key == file.key else None)
-        notes = [f"{case} may fail up to and including {until}, according to {path}"]
+        notes = [f"{case} may fail up to and including {last}, according to {path}"]
         if case not in file.measured:
             hint = reading.meant(case, file.measured)
             notes.append("; ".join(filter(None, ("it has no baseline in that file", hint))))

@@ -540,8 +540,8 @@ class HeldDevice:
         A disturbed result serves this run, and is not kept.
         """
         driver = self._initial_environment(self._candidate).driver
-        with contextlib.suppress(KeyError):
-            return facts.bursts_of(self.device, driver)
+        if (known := facts.calibration_of(self.device, driver)) is not None:
+            return known.bursts
         begin_s = time.monotonic()
         try:
             with contextlib.closing(self._fork()) as process:
@@ -556,7 +556,7 @@ class HeldDevice:
         if cause is None and calibration.spread > STEADY:
             cause = f"two readings of the full clock differ by {calibration.spread:.1%}"
         if cause is None:
-            facts.keep_bursts(self.device, driver, calibration.bursts)
+            facts.keep_calibration(self.device, driver, calibration)
         else:
             self._settings.say(f"the next run repeats the calibration of bursts: {cause}")
         return calibration.bursts

@@ -323,12 +323,14 @@ class Engine:
         if not self.settings.by_baseline:
             return
         for case_id, (outcome, numerics) in self._checked.items():
-            key = outcome.case, outcome.environment, outcome.hardware.uuid
-            verdicts = self.suite.records[case_id].verdicts
-            if judge.doubts_numerics(verdicts):
-                facts.forget_numerics(*key)
-            elif numerics.finite:
-                facts.keep_numerics(*key, numerics)
+            is_doubted = judge.doubts_numerics(self.suite.records[case_id].verdicts)
+            if is_doubted or numerics.finite:
+                facts.keep_numerics(
+                    outcome.case,
+                    outcome.environment,
+                    outcome.hardware.uuid,
+                    None if is_doubted else numerics,
+                )
 
     def _measure_in(
         self,

@@ -197,9 +197,9 @@ def _too_unsteady(records: list[Record]) -> str:
     """Return what accept would refuse, with the remedy; empty unless it would refuse all."""
     new = [record for record in records if record.status is Status.NO_BASELINE]
     objections = [(record.case.id, acceptance.unsteady(record)) for record in new]
-    if not objections or any(objection is None for _, objection in objections):
+    if not objections or not all(objection for _, objection in objections):
         return ""
-    case_id, objection = objections[0]
+    case_id, (objection,) = objections[0]
     count = formats.many(len(objections), "case")
     return (
         f"baseline accept would refuse {count} ({case_id}: {objection}); measure on a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -169,7 +170,7 @@ def _change(
         return BaselineChange(case.id, old, None, "the output contains infinities or NaN")
     conditions = [conditions_of(case, hardware, environments.get(p.environment)) for p in processes]
     new = Baseline(case.id, processes, accepted, kernels=_kernels(old, record))
-    against = [*_unsteady(processes, case), *_doubted(record), *_worse(new, old, case.limits)]
+    against = [*unsteady(record), *_doubted(record), *_worse(new, old, case.limits)]
     kept: list[ProcessSummary] = []
     if add and old is not None:
         kept = [p for p in old.processes if (p.run or old.accepted.run_id) != accepted.run_id]
@@ -197,16 +198,12 @@ def _other_versions(
     environments: Mapping[str, Environment],
 ) -> list[str]:
     """List how the software of the added processes differs from that of those that stay."""
-    before, after = (
-        [
-            environments[name]
-            for name in sorted({p.environment for p in side})
-            if name in environments
-        ]
-        for side in (kept, added)
+    before, after = ({p.environment for p in side} & environments.keys() for side in (kept, added))
+    changes = dict.fromkeys(
+        change
+        for old, new in itertools.product(sorted(before), sorted(after))
+        for change in difference(versions(environments[old]), versions(environments[new]))
     )
-    differences = (difference(versions(old), versions(new)) for old in before for new in after)
-    changes = dict.fromkeys(change for pair in differences for change in pair)
     if not changes:
         return []
     return [f"the values that stay were measured with other software: {'; '.join(changes)}"]
@@ -219,15 +216,11 @@ def _kernels(old: Baseline | None, record: Record) -> KernelTable | None:
     return record.kernels
 
 
-def unsteady(record: Record) -> str | None:
-    """Return why a record's iterations spread too far to be accepted; None if they do not."""
-    return next(iter(_unsteady(processes_of(record), record.case)), None)
-
-
-def _unsteady(processes: list[ProcessSummary], case: Case) -> list[str]:
-    values = metrics.of("stability").values(processes)
+def unsteady(record: Record) -> list[str]:
+    """Return why a record's iterations spread too far to be accepted; empty if they do not."""
+    values = metrics.of("stability").values(processes_of(record))
     spread = statistics.median(values or [0.0])
-    limit = case.limits.spread
+    limit = record.case.limits.spread
     if spread <= limit:
         return []
     shown = f"{spread:.0%}" if spread >= limit + 0.01 else f"{spread:.2%}"

@@ -65,6 +65,15 @@ MEASURED, PUBLISHED = "measured", "published"
 """The source of a baseline."""
 
 
+class _Content(msgspec.Struct):
+    """What a file holds; each case is decoded by itself, so that a refusal names it."""
+
+    cases: dict[str, Any] = {}
+    environments: dict[str, Environment] = {}
+    hardware: Hardware | None = None
+    quarantine: dict[str, Any] = {}
+
+
 def load(folder: Path, key: str) -> BaselineFile:
     """Read the baselines of a hardware key; an empty file object if there are none.
 
@@ -95,33 +104,24 @@ def load(folder: Path, key: str) -> BaselineFile:
             "a baseline of other hardware cannot be used; record one here"
         )
     try:
+        content = msgspec.convert(raw, _Content)
         return BaselineFile(
             path,
             key,
-            {id_: _decode(id_, fields) for id_, fields in _section(raw, "cases").items()},
-            msgspec.convert(raw.get("environments", {}), dict[str, Environment]),
-            msgspec.convert(raw.get("hardware"), Hardware | None),
-            {
-                id_: _decode_quarantine(id_, fields)
-                for id_, fields in _section(raw, "quarantine").items()
-            },
+            {id_: _decode(id_, fields) for id_, fields in content.cases.items()},
+            content.environments,
+            content.hardware,
+            {id_: _decode_quarantine(id_, fields) for id_, fields in content.quarantine.items()},
         )
     except msgspec.ValidationError as error:
         raise BaselineError(f"{path}: {on_one_line(str(error), 400)}") from error
-
-
-def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    try:
-        return msgspec.convert(raw.get(name, {}), dict[str, Any])
-    except msgspec.ValidationError as error:
-        raise msgspec.ValidationError(f"{name}: {error}") from error
 
 
 def _decode(case_id: str, fields: Any) -> Baseline:
     try:
         stored = msgspec.convert(fields, dict[str, Any])
         if stored.get("provenance") == PUBLISHED:
-            stored = {"processes": [], "accepted": NOBODY, **stored}
+            stored = {"processes": [], "accepted": Accepted("", "", ""), **stored}
         if isinstance(processes := stored.get("processes"), list):
             draws = msgspec.convert(stored.get("draws", {}), dict[str, list[dict[str, Any]]])
             converted = [_with_draw(_by_metric(process), draws) for process in processes]
@@ -196,10 +196,6 @@ def _draws_apart(case: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "processes": processes, **({"draws": draws} if draws else {})}
 
 
-NOBODY = Accepted(run_id="", reason="", date="")
-"""Stands for the acceptance of published figures."""
-
-
 def _problems(baseline: Baseline) -> Iterator[str]:
     """Yield what is wrong with a baseline, the worst first; its numbers are finite."""
     published, processes = baseline.published, baseline.processes
@@ -233,29 +229,14 @@ def _problems(baseline: Baseline) -> Iterator[str]:
 
 def _decode_quarantine(case_id: str, fields: Any) -> Quarantine:
     try:
-        quarantine = msgspec.convert(fields, Quarantine)
+        return msgspec.convert(fields, Quarantine)
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"quarantine of {case_id}: {error}") from error
-    for name, value in (("until", quarantine.until), ("date", quarantine.date)):
-        # The beginning may have a time of day; the end is a whole day.
-        if not is_day(value.partition("T")[0] if name == "date" else value):
-            raise msgspec.ValidationError(
-                f"quarantine of {case_id}: {name} is {value!r}, not a date such as 2026-12-31"
-            )
-    return quarantine
-
-
-def is_day(text: str) -> bool:
-    """Whether a text is a calendar day in ISO 8601, such as ``2026-12-31``."""
-    try:
-        return dt.date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
 
 
 def in_force(quarantine: Quarantine | None, today: dt.date) -> bool:
     """Whether there is a quarantine that holds on a day in UTC: up to and including its last."""
-    return quarantine is not None and today <= dt.date.fromisoformat(quarantine.until)
+    return quarantine is not None and today <= quarantine.until
 
 
 MOST_BYTES = 64 * 2**20
@@ -312,9 +293,7 @@ def set_quarantine(
         raise BaselineError(f"{case_id!r} is not a case's id; it must be {ID_RULE}")
     if not quarantine.reason.strip():
         raise BaselineError(f"the reason is empty; say why {case_id} may fail")
-    if not is_day(quarantine.until):
-        raise BaselineError(f"{quarantine.until!r} is not a date; write it as 2026-12-31")
-    if quarantine.until < quarantine.date[:10]:
+    if str(quarantine.until) < quarantine.date[:10]:
         raise BaselineError(
             f"{quarantine.until} is in the past; choose a day, {quarantine.date[:10]} or later, by "
             f"which {case_id} will be fixed"

@@ -6,7 +6,6 @@ again every week, so that a device that begins to compute wrongly is found.  Eac
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import time
@@ -19,7 +18,7 @@ import msgspec
 from bench_lib.environment.variables import CACHE_FOLDERS
 from bench_lib.launch import files as cache_files
 from bench_lib.launch.cache import cache_folder
-from bench_lib.model import Bursts, Case, Environment, Hardware, Numerics, StepCounts
+from bench_lib.model import Calibration, Case, Environment, Hardware, Numerics, StepCounts
 
 COUNTING = ("formulas", "worker/workloads")
 """Folders of this package whose code counts; counts by other versions of it are not used."""
@@ -58,9 +57,9 @@ def numerics_of(case: Case, environment: Environment, device_uuid: str | None) -
 
 
 def keep_numerics(
-    case: Case, environment: Environment, device_uuid: str | None, numerics: Numerics
+    case: Case, environment: Environment, device_uuid: str | None, numerics: Numerics | None
 ) -> None:
-    """Keep numerics; if that fails, they are computed again next time.
+    """Keep numerics, or None to have them computed again next time, as they are if this fails.
 
     Numerics that are kept already keep their age, because they may have been read from here.
     """
@@ -68,20 +67,12 @@ def keep_numerics(
         _write(_numerics_key(case, environment, device_uuid), numerics)
 
 
-def forget_numerics(case: Case, environment: Environment, device_uuid: str | None) -> None:
-    """Have the numerics of a case computed again next time."""
-    key = _numerics_key(case, environment, device_uuid)
-    if key is not None:
-        with contextlib.suppress(OSError):
-            _path(key).unlink(missing_ok=True)
-
-
 def _read(key: dict[str, Any] | None, kind: type[_Kept[Fact]], since_s: float = 0.0) -> Fact | None:
     stored = None if key is None else cache_files.read(_path(key), kind)
     return stored.fact if stored is not None and stored.found_s >= since_s else None
 
 
-def _write(key: dict[str, Any] | None, fact: StepCounts | Numerics | Bursts | None) -> None:
+def _write(key: dict[str, Any] | None, fact: StepCounts | Numerics | Calibration | None) -> None:
     if key is not None:
         cache_files.write(_path(key), _Kept(fact, time.time()))
 
@@ -141,24 +132,18 @@ def _path(key: dict[str, Any]) -> Path:
 # ---- devices ----------------------------------------------------------------------------
 
 
-def bursts_of(device: Hardware, driver: str | None) -> Bursts | None:
-    """Return how long a device works at full clock; None if it never slows down.
-
-    Raises KeyError if that was not measured yet.
-    """
-    stored = cache_files.read(_path(_device_key(device, driver)), _Kept[Bursts | None])
-    if stored is None:
-        raise KeyError(device.uuid)
-    return stored.fact
+def calibration_of(device: Hardware, driver: str | None) -> Calibration | None:
+    """Return how a device behaves after rests; None if that was not measured yet."""
+    return _read(_device_key(device, driver), _Kept[Calibration])
 
 
-def keep_bursts(device: Hardware, driver: str | None, bursts: Bursts | None) -> None:
+def keep_calibration(device: Hardware, driver: str | None, calibration: Calibration) -> None:
     """Keep the result; if that fails, it is measured again next time."""
-    _write(_device_key(device, driver), bursts)
+    _write(_device_key(device, driver), calibration)
 
 
 def _device_key(device: Hardware, driver: str | None) -> dict[str, Any]:
-    """Return everything that a device's bursts depend on."""
+    """Return everything that a device's calibration depends on."""
     return {
         "device": device.uuid or f"{device.key} {device.bdf}",
         "driver": driver,

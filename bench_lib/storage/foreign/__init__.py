@@ -40,7 +40,8 @@ def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
                 continue
             if not figures:
                 samples.problems.append(
-                    f"{name}: it contains no results; let {form.program} run to its end"
+                    f"{name}: it contains no results, perhaps because the program did not run to "
+                    f"its end; name a file of {form.program}"
                 )
             for figure in figures:
                 key = _add(samples, role, name, figure)

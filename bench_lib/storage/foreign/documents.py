@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,12 +51,12 @@ class Kind(NamedTuple):
     figures: Callable[[Document], Iterator[Reported]]
 
 
-def figures(data: bytes, kinds: Mapping[str, Kind]) -> Iterator[Reported]:
+def figures(data: bytes, kinds: Sequence[Kind]) -> Iterator[Reported]:
     """Yield the figures of a file's documents, each of one of ``kinds``; raises FormatError."""
     for where, document in _documents(data):
-        kind = next((k for name, k in kinds.items() if name in document), None)
+        kind = next((kind for kind in kinds if kind.telltale in document), None)
         if kind is None:
-            commands = ", ".join(k.command for k in kinds.values())
+            commands = ", ".join(kind.command for kind in kinds)
             raise FormatError(f"{where}it is not a result of {commands}")
         try:
             yield from kind.figures(document)
@@ -262,10 +262,6 @@ def _problem(name: str, values: list[Any], metric: Metric | None, info: Document
 # ---- formats ----------------------------------------------------------------------------
 
 
-def _format(name: str, program: str, *kinds: Kind) -> Format:
-    return Format(name, program, partial(figures, kinds={kind.telltale: kind for kind in kinds}))
-
-
 VLLM = (
     Kind("tokenizer_id", "vllm bench serve", _vllm_serve),
     Kind("avg_latency", "vllm bench latency", _latency),
@@ -287,8 +283,8 @@ SGLANG = (
 PYTEST_BENCHMARK = Kind("benchmarks", "pytest --benchmark-json", _session)
 PYTORCH = Kind("metric", "version 3 of the record", _record)
 FORMATS = (
-    _format("vllm", "vLLM's benchmarks", *VLLM),
-    _format("sglang", "SGLang's benchmarks", *SGLANG),
-    _format("pytest-benchmark", "pytest-benchmark", PYTEST_BENCHMARK),
-    _format("pytorch", "PyTorch's benchmark record", PYTORCH),
+    Format("vllm", "vLLM's benchmarks", partial(figures, kinds=VLLM)),
+    Format("sglang", "SGLang's benchmarks", partial(figures, kinds=SGLANG)),
+    Format("pytest-benchmark", "pytest-benchmark", partial(figures, kinds=[PYTEST_BENCHMARK])),
+    Format("pytorch", "PyTorch's benchmark record", partial(figures, kinds=[PYTORCH])),
 )
