@@ -482,7 +482,7 @@ class Measurement:
     item: str
     """The unit of the items: ``img``, ``token``, ``step``."""
     device_s: float | None = None
-    """Median device time of a step without host delays; for host-bound cases only."""
+    """Median device time of a step without host delays, for cases that are or may be host-bound."""
     device_source: str | None = None
     """How ``device_s`` was measured: a replayed ``graph``, or the sum of profiled ``kernels``."""
     sustained_s: float | None = None

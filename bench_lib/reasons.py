@@ -210,14 +210,14 @@ def _clock(verdict: Verdict, finding: ClockChange) -> Iterator[str]:
 
 def _host_bound(verdict: Verdict, finding: HostBound) -> Iterator[str]:
     spent = ", ".join(_spent(verdict, finding))
-    if not finding.before:
+    if finding.before:
+        if spent:
+            yield spent
+        allowed = f", so {finding.allowed:.0%} more is allowed" if finding.allowed else ""
+        yield f"host-bound: the device waits for Python{allowed}"
+    else:
         change = "the device waited for the host, which it did not in the baseline"
         yield f"{change}: {spent}" if spent else change
-        return
-    if spent:
-        yield spent
-    allowed = f", so {finding.allowed:.0%} more is allowed" if finding.allowed else ""
-    yield f"host-bound: the device waits for Python{allowed}"
     if finding.device_judges:
         yield "the device's own time is judged instead"
 

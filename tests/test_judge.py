@@ -793,6 +793,19 @@ def test_a_device_that_waits_only_now_is_noisy_where_it_is_slower_by_less_than_h
     assert is_suspicious(verdicts)
 
 
+def test_a_device_that_waits_only_now_is_judged_by_its_own_time_where_the_baseline_has_it():
+    steady = of(devices(*(value - 1 for value in STEADY)))
+    old = of([replace(p, host_bound=False) for p in steady.processes])
+    for device, status in ((-1.0, Status.OK), (-0.97, Status.REGRESSED)):
+        now = [p for wall in (0.05, 0.09) for p in bound(wall, device=device, spread=0.08)]
+        verdicts = verdicts_on(now, old, Limits(spread=0.05))
+        by_metric = {v.metric: v for v in verdicts}
+        assert by_metric["device"].status is overall(verdicts) is status
+        for metric in ("latency", "stability"):
+            assert by_metric[metric].status is Status.SKIPPED
+            assert by_metric[metric].reason.endswith("the device's own time is judged instead")
+
+
 @pytest.mark.parametrize("slower", [0.13, 0.3, 5.0])
 @pytest.mark.parametrize(
     ("metric", "fields"),

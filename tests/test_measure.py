@@ -401,6 +401,14 @@ def host_bound(**about: Any) -> Device:
     return Device(work_s=[1 / 8], issue_s=[1 / 4], **about)
 
 
+@pytest.mark.parametrize(("issue_s", "device_s"), [(1 / 8, 1 / 8), (1 / 16, None)])
+def test_device_time_is_measured_for_whoever_asks_if_the_device_may_wait(issue_s, device_s):
+    machine = Device(work_s=[1 / 4], issue_s=[issue_s])
+    assert machine.measure(LONGER).device_s is None
+    measured = machine.measure(LONGER, device_time=True)
+    assert (measured.host_bound, measured.device_s) == (False, device_s)
+
+
 def test_a_host_bound_case_has_its_device_time_measured_before_its_numerics():
     machine = host_bound()
     measured = machine.measure(LONGER)

@@ -425,7 +425,8 @@ class HeldDevice:
                     bursts=bursts,
                     known=known,
                     choices=choices,
-                    device_time=case.id in self._waited,  # or it has it on one side only
+                    # Or it has it on one side only; a baseline's side has it for busier hosts.
+                    device_time=case.id in self._waited or self._settings.processes > 1,
                     enter=enter,
                 )
                 measurement = commands.timed(case, self._sides[side].measure(case, process, sent))

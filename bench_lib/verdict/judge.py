@@ -375,10 +375,9 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
     """
     if not evidence.waits():
         return verdicts
-    if not evidence.waits_as_before:
-        return [_become_host_bound(verdict, evidence) for verdict in verdicts]
+    judged = _still_host_bound if evidence.waits_as_before else _become_host_bound
     steady = _device_is_steady(verdicts)
-    return [_still_host_bound(verdict, evidence, device_is_steady=steady) for verdict in verdicts]
+    return [judged(verdict, evidence, device_is_steady=steady) for verdict in verdicts]
 
 
 def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
@@ -406,22 +405,25 @@ def _device_is_steady(verdicts: Sequence[Verdict]) -> bool:
     return bool(device) and all(v.status is not Status.NOISY for v in device)
 
 
-def _become_host_bound(verdict: Verdict, evidence: Evidence) -> Verdict:
+def _become_host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
     """Judge a time that is the host's now and was the device's in the baseline.
 
     Other programs on the host may prolong it by as much as host-bound steps vary.  Beyond that
     it is the software's.
     """
     metric = of(verdict.metric)
-    if not metric.host_sets or verdict.status not in (Status.REGRESSED, Status.SUSPECT):
+    looks_slower = verdict.status in (Status.REGRESSED, Status.SUSPECT)
+    if not metric.host_sets or not (looks_slower or verdict.status is Status.NOISY):
         return verdict
     most = 1 + (verdict.tolerance or 0.0) + BETWEEN_HOST_STATES
     status = Status.NOISY
-    if metric.rule is Rule.CHANCE and verdict.ratio is not None and verdict.ratio > most:
+    if looks_slower and metric.rule is Rule.CHANCE and (verdict.ratio or 0.0) > most:
         is_certain = verdict.interval is not None and verdict.interval[0] > most
         status = verdict.status if is_certain else Status.SUSPECT
-    finding = _with_times(HostBound(before=False), evidence, verdict.against)
-    return replace(verdict.finding(finding), status=status)
+    is_replaced = device_is_steady and status is Status.NOISY
+    finding = HostBound(before=False, device_judges=is_replaced)
+    finding = _with_times(finding, evidence, verdict.against)
+    return replace(verdict.finding(finding), status=Status.SKIPPED if is_replaced else status)
 
 
 def _with_times(finding: HostBound, evidence: Evidence, against: str) -> HostBound:
