@@ -221,6 +221,19 @@ def test_every_case_is_measured_in_as_many_contexts_as_asked_for(bench, workers)
     assert all(attempt.accepted for attempt in first.attempts)
 
 
+def test_all_processes_of_a_case_count_towards_the_time_that_a_line_reports(bench, monkeypatch):
+    said = []
+
+    @contextlib.contextmanager
+    def spoken(_say, case):
+        said.append(case.id)
+        yield said.append
+
+    monkeypatch.setattr("bench_lib.engine.device.spoken", spoken)
+    bench(processes=2).measure(make_case(id="a"))
+    assert said == ["a", "starting a process, process 1", "starting a process, process 2"]
+
+
 def test_a_fault_ends_the_case_and_the_next_case_gets_a_fresh_context(bench, workers):
     workers.script["bad"] = [ABORT]
     one = bench()

@@ -233,7 +233,7 @@ def test_a_short_phase_and_one_without_anything_to_do_say_nothing(clock, progres
 def test_a_case_that_takes_long_is_said_again_and_again_with_its_phase(monkeypatch):
     monkeypatch.setattr(pace, "LONG_S", 0.05)
     said = SimpleQueue()
-    with pace.spoken(said.put, "vgg16-b8", "starting a process") as enter:
+    with pace.spoken(said.put, make_case(id="vgg16-b8")) as enter:
         enter("first step")
         for _ in range(2):
             while not said.get(timeout=60).endswith(" so far (first step)"):
@@ -243,7 +243,7 @@ def test_a_case_that_takes_long_is_said_again_and_again_with_its_phase(monkeypat
 def test_a_case_of_many_short_phases_is_said_too(monkeypatch):
     monkeypatch.setattr(pace, "LONG_S", 0.05)
     said = SimpleQueue()
-    with pace.spoken(said.put, "vgg16-b8", "starting a process") as enter:
+    with pace.spoken(said.put, make_case(id="vgg16-b8")) as enter:
         for _ in range(6000):
             enter("build")
             time.sleep(0.01)
@@ -254,7 +254,7 @@ def test_a_case_of_many_short_phases_is_said_too(monkeypatch):
 
 def test_a_case_that_is_over_before_ten_seconds_is_not_said():
     said = SimpleQueue()
-    with pace.spoken(said.put, "vgg16-b8", "starting a process") as enter:
+    with pace.spoken(said.put, make_case(id="vgg16-b8")) as enter:
         for phase in ("build", "first step", "measure"):
             enter(phase)
     assert said.empty()
@@ -263,7 +263,11 @@ def test_a_case_that_is_over_before_ten_seconds_is_not_said():
 @pytest.mark.parametrize(
     ("case_id", "seconds", "lines"),
     [
-        ("vgg16-eager", 40.0, ["it: first step took 40 s; 15 more like it take 10 min, and "]),
+        (
+            "vgg16-eager",
+            40.0,
+            ["vgg16-eager: first step took 40 s; 15 more like it take 10 min, and "],
+        ),
         ("vgg16-default", 40.0, []),  # that time is the compiler's
         ("vgg16-eager", 9.0, []),
     ],
@@ -274,7 +278,7 @@ def test_after_a_long_first_step_it_is_said_how_long_the_others_take(
     monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=clock))
     case = make_case(id=case_id, sampling=Sampling(warmup_steps=5), time_limit_s=300.0)
     said = []
-    with pace.spoken(said.append, "it", "build", case) as enter:
+    with pace.spoken(said.append, case) as enter:
         enter("first step")
         clock.now += seconds
         enter("warm-up")

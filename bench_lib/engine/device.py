@@ -126,27 +126,29 @@ class HeldDevice:
         self.watch()
         is_needed = not self._positions and not self._settings.reference_is_optional
         outcomes: dict[str, Outcome] = {}
-        request = PLAIN
-        for process in range(self._settings.processes):
-            sides = self._sides_of(case, process)
-            if is_needed and process == 0 and self._problem:
-                raise LaunchError(self._problem)
-            for new in self._round(case, process, sides, request):
-                before = outcomes.get(new.side)
-                attempts = [*(before.attempts if before else ()), *new.attempts]
-                outcomes[new.side] = replace(new, attempts=attempts)
-            own = outcomes[self._candidate]
-            if own.attempts[-1].measurement is None:
-                break
-            counted = [a.measurement for a in own.attempts if a.accepted and a.measurement]
-            if any(m.numerics is not None and m.numerics.finite for m in counted):
-                request = _without_numerics(request)
+        with spoken(self._settings.say, case) as enter:
+            request = replace(PLAIN, enter=enter)
+            for process in range(self._settings.processes):
+                sides = self._sides_of(case, process)
+                if is_needed and process == 0 and self._problem:
+                    raise LaunchError(self._problem)
+                for new in self._round(case, process, sides, request):
+                    before = outcomes.get(new.side)
+                    attempts = [*(before.attempts if before else ()), *new.attempts]
+                    outcomes[new.side] = replace(new, attempts=attempts)
+                own = outcomes[self._candidate]
+                if own.attempts[-1].measurement is None:
+                    break
+                counted = [a.measurement for a in own.attempts if a.accepted and a.measurement]
+                if any(m.numerics is not None and m.numerics.finite for m in counted):
+                    request = _without_numerics(request)
         return list(outcomes.values())
 
     def glance(self, case: Case) -> Outcome:
         """Measure a case once in the first process, and take it as it is; raises LaunchError."""
         self.hold_for(case)
-        attempt = self._attempt(case, 0, self._candidate)
+        with spoken(self._settings.say, case) as enter:
+            attempt = self._attempt(case, 0, self._candidate, replace(PLAIN, enter=enter))
         return self._outcome(case, [attempt], self._candidate)
 
     def measure_again(
@@ -167,14 +169,17 @@ class HeldDevice:
         """
         try:
             for case in cases:
-                request = MeasureRequest(
-                    keeps=case.id not in tuned_anew,
-                    known={NUMERICS} if case.id in known else (),
-                )
-                sides = self._sides_of(case, process)
+                with spoken(self._settings.say, case) as enter:
+                    request = MeasureRequest(
+                        keeps=case.id not in tuned_anew,
+                        known={NUMERICS} if case.id in known else (),
+                        enter=enter,
+                    )
+                    sides = self._sides_of(case, process)
+                    outcomes = self._round(case, process, sides, request)
                 yield [
                     replace(new, attempts=[replace(a, confirms=confirms) for a in new.attempts])
-                    for new in self._round(case, process, sides, request)
+                    for new in outcomes
                 ]
         finally:
             for processes in self._sides.values():
@@ -237,7 +242,7 @@ class HeldDevice:
             for case in cases:
                 self.hold_for(case)
                 try:
-                    with spoken(self._settings.say, case.id, "profile"):
+                    with spoken(self._settings.say, case, "profile"):
                         if case.launch.ranks > 1:
                             kernels = processes.ranks(case).profile(case)
                         else:
@@ -392,9 +397,7 @@ class HeldDevice:
             second = replace(second, accepted=False, discarded=cause, invalid=True)
         return [first, second]
 
-    def _attempt(
-        self, case: Case, process: int, side: str, request: MeasureRequest = PLAIN
-    ) -> Attempt:
+    def _attempt(self, case: Case, process: int, side: str, request: MeasureRequest) -> Attempt:
         self.watch()
         for device in self._used_by(case):
             if device.index not in {self.device.index, *self._other_watchers}:
@@ -416,20 +419,23 @@ class HeldDevice:
             ranks, choices = case.launch.ranks, None
             if not case.launch.cold and ranks == 1:  # with cold caches tuning is measured, too
                 choices = self._choices(case) or (None if request.keeps else Choices({}))
-            phase = f"in {ranks} ranks" if ranks > 1 else "starting a process"
             is_only = process == 0 and self._settings.processes == 1
-            label = case.id if is_only else f"{case.id}, process {process + 1}"
-            with spoken(self._settings.say, label, phase, case) as enter:
-                sent = replace(
-                    request,
-                    bursts=bursts,
-                    known=known,
-                    choices=choices,
-                    # Or it has it on one side only; a baseline's side has it for busier hosts.
-                    device_time=case.id in self._waited or self._settings.processes > 1,
-                    enter=enter,
-                )
-                measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
+            where = "" if is_only else f", process {process + 1}"
+
+            def enter(phase: str) -> None:
+                request.enter(f"{phase}{where}")
+
+            enter(f"in {ranks} ranks" if ranks > 1 else "starting a process")
+            sent = replace(
+                request,
+                bursts=bursts,
+                known=known,
+                choices=choices,
+                # Or it has it on one side only; a baseline's side has it for busier hosts.
+                device_time=case.id in self._waited or self._settings.processes > 1,
+                enter=enter,
+            )
+            measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
             elif case.sampling.checks and COUNTS not in request.known:

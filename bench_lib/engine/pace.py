@@ -96,15 +96,17 @@ def in_order(names: Iterable[str], pace: Pace) -> dict[str, float]:
 
 LONG_S = 10.0
 """A case that takes longer is reported."""
+MOST_SILENT_S = 30.0
+"""Nobody waits longer for the next line about it."""
 
 
 @contextlib.contextmanager
 def spoken(
-    say: Callable[[str], None], what: str, phase: str, case: Case | None = None
+    say: Callable[[str], None], case: Case, phase: str = "starting a process"
 ) -> Iterator[Callable[[str], None]]:
-    """Say in which phase a case is after ten seconds, again after 20 s, 40 s and so on.
+    """Say in which phase a case is after 10, 20 and 40 seconds, and then every 30 seconds.
 
-    After a first step of ten seconds, unless it compiles, say how long the others of ``case`` take.
+    After a first step of ten seconds, unless it compiles, say how long the other steps take.
     Yields the function that learns of each later phase.
     """
     is_over, since_s = threading.Event(), time.monotonic()
@@ -112,17 +114,18 @@ def spoken(
     def enter(name: str) -> None:
         nonlocal phase, since_s
         step_s, since_s = time.monotonic() - since_s, time.monotonic()
-        if case and phase == "first step" and step_s >= LONG_S and not is_compiled(case.id):
+        if phase.startswith("first step") and step_s >= LONG_S and not is_compiled(case.id):
             steps = case.sampling.warmup_steps + case.sampling.iterations
-            line = f"{what}: first step took {duration(step_s)}; {steps} more like it take "
+            line = f"{case.id}: first step took {duration(step_s)}; {steps} more like it take "
             say(f"{line}{duration(steps * step_s)}, and the limit is {case.time_limit_s:g} s")
         phase = name
 
     def watch() -> None:
         passed_s, wait_s = 0.0, LONG_S
         while not is_over.wait(wait_s):
-            wait_s = passed_s = passed_s + wait_s
-            say(f"{what}: {duration(passed_s)} so far ({phase})")
+            passed_s += wait_s
+            wait_s = min(passed_s, MOST_SILENT_S)
+            say(f"{case.id}: {duration(passed_s)} so far ({phase})")
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
