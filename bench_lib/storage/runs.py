@@ -148,8 +148,7 @@ class Runs:
     def _scanned(self) -> Iterator[RunFile]:
         """Yield every run's file, including copies; note those that are left out."""
         try:
-            with os.scandir(self.folder) as entries:
-                ordered = sorted(entries, key=lambda entry: entry.name)
+            names = sorted(path.name for path in self.folder.iterdir())
         except FileNotFoundError:
             return
         except NotADirectoryError as error:
@@ -158,31 +157,29 @@ class Runs:
             ) from error
         except OSError as error:
             raise HistoryError(f"cannot read {self.folder}: {error.strerror}") from error
-        for entry in ordered:
-            if not entry.name.startswith(".") and entry.name.endswith((*ENDS, MONTH)):
-                yield from self._checked(Path(entry.path))
-
-    def _checked(self, path: Path) -> Iterator[RunFile]:
-        """Yield a run's file, or note why it is left out."""
-        try:
-            info = path.stat(follow_symlinks=False)
-        except OSError:  # the run has just ended, and its file was compressed
-            path = path.with_name(f"{path.name}{history.PACKED}")
-            if not path.is_file():
-                return
-            info = path.stat(follow_symlinks=False)
-        try:
-            yield _run_file(path, info)
-        except HistoryError as error:
-            self._leave_out(path.name, str(error))
+        for name in names:
+            if name.startswith(".") or not name.endswith((*ENDS, MONTH)):
+                continue
+            try:
+                yield _run_file(self.folder / name)
+            except FileNotFoundError:  # the run has just ended, and its file was compressed
+                if name.endswith(ENDS[0]):
+                    names.append(f"{name}{history.PACKED}")
+            except HistoryError as error:
+                self._leave_out(name, str(error))
 
     def _leave_out(self, name: str, reason: str) -> None:
         shown = name.encode(errors="replace").decode()
         self.problems.append(f"{shown}: {reason}; left out")
 
 
-def _run_file(path: Path, info: os.stat_result) -> RunFile:
-    """Return a run's file; raises HistoryError if its name is of no run, or it is too large."""
+def _run_file(path: Path) -> RunFile:
+    """Return a run's file.
+
+    Raises HistoryError if its name is of no run, or it is too large, FileNotFoundError if it is
+    gone.
+    """
+    info = path.lstat()
     if not stat.S_ISREG(info.st_mode):
         raise HistoryError("it is not a regular file")
     if path.suffix == MONTH:
