@@ -193,7 +193,7 @@ def test_an_id_that_is_no_text_is_an_unknown_case(profile, tmp_path):
     ("words", "word"),
     [
         ((), "name a case, as in bench-lib profile CASE"),
-        ((CASE, "--steps", "0"), "at least 1"),
+        ((CASE, "--steps", "0"), "--steps: "),
         ((CASE, "--tool", "nvprof"), "choose from torch, rocm, rocprofv3"),
         ((CASE, "--tool", "rocprof-compute"), "choose from torch, rocm"),
         (("--diff", "a", "b", "--output", "c"), "--output: --diff only compares profiles"),

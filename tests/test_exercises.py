@@ -400,14 +400,6 @@ def test_precisions_are_chosen_by_the_device_and_the_task(device, task, expected
     assert set(names) <= set(PRECISIONS)
 
 
-@pytest.mark.parametrize(
-    ("compile_s", "compiled_s", "steps"),
-    [(10.0, 0.25, 40), (10.125, 0.25, 41), (0.0, 0.25, 0), (10.0, 0.5, None), (10.0, 0.75, None)],
-)
-def test_compiling_pays_for_itself_when_what_it_saves_is_what_it_took(compile_s, compiled_s, steps):
-    assert networks.break_even(compile_s, 0.5, compiled_s) == steps
-
-
 def test_modes_are_held_against_the_first_precisions_eager_step():
     def in_mode(step_s, mode, precision="fp32", **fields):
         params = {"compile_mode": mode, "precision": precision}

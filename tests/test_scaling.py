@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -11,8 +12,12 @@ from builders import UUID
 from scipy.special import stdtrit
 
 from bench_lib.model import RankSample
-from bench_lib.studies.laws import Law, Share, amdahl, gustafson, speed_up
+from bench_lib.studies import laws
+from bench_lib.studies.laws import Law, Share, speed_up
 from bench_lib.verdict.stragglers import LAGGING, lagging, stragglers
+
+amdahl = functools.partial(laws.fit, laws.AMDAHL)
+gustafson = functools.partial(laws.fit, laws.GUSTAFSON)
 
 DEVICE = UUID.removeprefix("GPU-")
 POWERS = (1, 2, 4, 8, 16)

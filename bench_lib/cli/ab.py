@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,10 +39,6 @@ SHOWN = 3
 PAIRS, MOST_PAIRS = 3, 6
 
 
-def _known_tier(name: str | None) -> str | None:
-    return name if name is None else known(name, TIERS, "--tier")
-
-
 @dataclass(frozen=True, kw_only=True)
 class ChosenCases:
     """The options that choose cases of a matrix."""
@@ -54,9 +50,7 @@ class ChosenCases:
     matrix: Matrix = DEFAULT_MATRIX
     tier: Annotated[
         str | None,
-        typer.Option(
-            callback=_known_tier, help="Tier of the matrix (default: gate on a GPU, else smoke)."
-        ),
+        typer.Option(help="Tier of the matrix (default: gate on a GPU, else smoke)."),
     ] = None
 
     def of(self, device: Hardware) -> list[Case]:
@@ -66,7 +60,7 @@ class ChosenCases:
 
         if not self.matrix.is_file():
             raise typer.BadParameter(f"{self.matrix} is not a file", param_hint="--matrix")
-        tier = self.tier or usual_tier(device)
+        tier = known(self.tier or usual_tier(device), TIERS, "--tier")
         cases = read_matrix(self.matrix, tables(network_sizes()))[tier]
         if not cases:
             raise typer.BadParameter(f"{self.matrix} has no case in {tier}", param_hint="--tier")
@@ -236,7 +230,12 @@ def _answer(
         for name, side in sides.items()
         if side.command_prefix
     ]
-    notes += [f"{id_}: {metric}: {shortened(reason)}" for id_, metric, reason in _reasons(rows)]
+    notes += [
+        f"{row.case_id}: {verdict.status.value} {verdict.metric}: {shortened(verdict.reason)}"
+        for row in rows
+        for verdict in row.verdicts
+        if verdict.status is not Status.OK
+    ]
     if comparison.stopped:
         notes.append(f"stopped: {shortened(comparison.stopped)}")
     notes += [f"history of {name}: {path}" for name, path in comparison.history.items()]
@@ -277,14 +276,6 @@ def _next_step(comparison: Compared, sides: Mapping[str, Side], folder: Path) ->
         )
     option = "" if folder == DEFAULT_HISTORY else f" --history {shlex.quote(str(folder))}"
     return "", f"bench-lib baseline accept --dry-run --run {comparison.runs['B']}{option}"
-
-
-def _reasons(rows: Sequence[PairRow]) -> Iterator[tuple[str, str, str]]:
-    """Yield the case, the status with its metric, and the reason of each verdict but OK."""
-    for row in rows:
-        for verdict in row.verdicts:
-            if verdict.status is not Status.OK:
-                yield row.case_id, f"{verdict.status.value} {verdict.metric}", verdict.reason
 
 
 def _exit_status(comparison: Compared) -> int:

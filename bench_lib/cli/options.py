@@ -53,19 +53,15 @@ def seconds_of(text: str, option: str) -> float:
     return float(match[1]) * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
 
 
-def given(context: typer.Context, names: Iterable[str]) -> list[str]:
-    """Return which of these parameters are on the command line, as users write them."""
+def refuse(context: typer.Context, names: Iterable[str], reason: str) -> None:
+    """Raise UserError where one of these parameters is on the command line."""
     params: dict[str, Any] = {p.name or "": p for p in context.command.params}
     sources = {name: context.get_parameter_source(name) for name in names}
     typed = [params[name] for name, source in sources.items() if source and source.name == TYPED]
-    return [
+    flags = [
         p.metavar or p.name.upper() if p.param_type_name == "argument" else p.opts[0] for p in typed
     ]
-
-
-def refuse(context: typer.Context, names: Iterable[str], reason: str) -> None:
-    """Raise UserError where one of these parameters is on the command line."""
-    if flags := given(context, names):
+    if flags:
         raise UserError(f"{', '.join(flags)}: {reason}; leave it out")
 
 

@@ -80,22 +80,20 @@ def shown() -> Iterator[None]:
 
 
 def tell(answer: Answer, *, json: bool = False, markdown: bool = False) -> NoReturn:
-    """Print an answer in one form, and leave with its exit status."""
-    with contextlib.suppress(BrokenPipeError):  # the reader left, and the status stays
-        show(answer, json=json, markdown=markdown)
-    raise typer.Exit(answer.exit_status)
+    """Print an answer in one form, and leave with its exit status.
 
-
-def show(answer: Answer, *, json: bool = False, markdown: bool = False) -> None:
-    """Print an answer in one form; JSON and Markdown are in UTF-8."""
+    JSON and Markdown are in UTF-8.
+    """
     from bench_lib.report import render
 
-    if json or markdown:
-        write(STDOUT, render.as_json(answer) if json else render.as_markdown(answer))
-        return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    if text := render.as_text(answer, width):
-        print(text.removesuffix("\n"), flush=True)
+    with contextlib.suppress(BrokenPipeError):  # the reader left, and the status stays
+        if json or markdown:
+            write(STDOUT, render.as_json(answer) if json else render.as_markdown(answer))
+        else:
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+            if text := render.as_text(answer, width):
+                print(text.removesuffix("\n"), flush=True)
+    raise typer.Exit(answer.exit_status)
 
 
 def separate(**outputs: Path | bool | None) -> None:

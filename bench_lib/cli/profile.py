@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +37,6 @@ RETIRED = ("rocprof", "rocprofv2")
 TOOLS = (TORCH, *ROCM_S, RANGES)
 DEFAULT_OUTPUT = Path("profiles")
 LOCK_WAIT_S = 600.0
-STEPS = 5
 _MEASURING_ONLY = ("output", "steps", "timeline", "tool")
 NSYS = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0 --capture-range=nvtx"
 """Without the variable nsys sees only ranges with registered names, which torch's are not."""
@@ -60,10 +59,7 @@ def profile(
         Path | None,
         typer.Option(metavar="DIR", help="Folder for the profile (default: profiles/CASE)."),
     ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(help="Steps to profile (default: 5)."),
-    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to profile.")] = 5,
     tool: Annotated[str, typer.Option(help=f"Profiler: {', '.join(TOOLS)}.")] = TORCH,
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Also keep a trace for Perfetto (--tool rocm).")
@@ -79,8 +75,6 @@ def profile(
     profiled here.
     """
     began = time.monotonic()
-    if steps is not None and steps < 1:
-        raise UserError(f"--steps is {steps}; it must be at least 1")
     with _ended_with_a_status():
         if diff is not None:
             refuse(context, _MEASURING_ONLY, "--diff only compares profiles")
@@ -100,20 +94,13 @@ def profile(
         chosen = case_of(case, matrix, history)
         folder = output or DEFAULT_OUTPUT / chosen.id
         if tool == RANGES:
-            _hand_over(chosen, folder, steps or STEPS)
+            _hand_over(chosen, folder, steps)
             return
 
         def progress(line: str) -> None:
             say(f"{time.monotonic() - began:5.1f} s  {line}")
 
-        result = look(
-            chosen,
-            folder,
-            tool,
-            progress,
-            steps=steps or STEPS,
-            timeline=timeline,
-        )
+        result = look(chosen, folder, tool, progress, steps=steps, timeline=timeline)
         from bench_lib.cli.kernels import answer_of
 
         tell(answer_of(result, top), json=json)
@@ -141,10 +128,9 @@ def look(
     say: Callable[[str], None],
     *,
     steps: int,
-    timeline: bool = False,
-    variables: Mapping[str, str] | None = None,
+    timeline: bool,
 ) -> CaseProfile:
-    """Profile a case on the first device, with ``variables`` in the worker's environment.
+    """Profile a case on the first device.
 
     Raises CaseSkipped, CaseFault, LaunchError, DeviceBusyError or UnprofiledError.
     """
@@ -163,8 +149,7 @@ def look(
     if str(case.params.get("compile_mode", "eager")) not in ("eager", "graph"):
         say("compiling with cold caches takes 1 to 3 minutes, max-autotune 5 to 10")
     # Ranks see all devices, and choose.
-    visible = visibility(device) if case.launch.ranks == 1 else {}
-    environment = {**visible, **(variables or {})} or None
+    environment = visibility(device) if case.launch.ranks == 1 else None
     lock = DeviceLock(device)
     lock.acquire(LOCK_WAIT_S, say)
     try:

@@ -64,14 +64,9 @@ def case_of(case_id: str, matrix: Path, history: Path) -> Case:
     raise UserError(f"no case {case_id!r} in {matrix}, nor in a run in {history}; {hint}")
 
 
-def near(case_id: str, ids: Iterable[str]) -> list[str]:
-    """Return up to three ids that look like one."""
-    return difflib.get_close_matches(case_id, sorted(ids), n=3)
-
-
 def meant(case_id: str, ids: Iterable[str]) -> str:
-    """Return a question that suggests similar ids; empty where there are none."""
-    matches = near(case_id, ids)
+    """Return a question that suggests up to three similar ids; empty where there are none."""
+    matches = difflib.get_close_matches(case_id, sorted(ids), n=3)
     return f"did you mean {' or '.join(matches)}?" if matches else ""
 
 

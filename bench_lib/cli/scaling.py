@@ -219,6 +219,7 @@ class _Study(Measuring):
         Raises UserError if nothing was measured on any device.
         """
         from bench_lib.studies import scaling as study
+        from bench_lib.studies.figures import columns_of
 
         if not self.written:
             problems = dict.fromkeys(point.problem for point in self._points)
@@ -227,7 +228,7 @@ class _Study(Measuring):
             say(f"{other['hardware_key']}: written to {other['history']}")
         rows = study.rows_of(self._points, self.records, self.figures)
         notes = study.scaling_notes(rows)
-        tables: dict[str, Table[Any]] = {"rows": study.scaling_table(rows)}
+        tables: dict[str, Table[Any]] = {"rows": Table(columns_of(study.ROWS), rows, keys=2)}
         tables["portions"] = study.portions({})
         if self._what == MNIST:
             serial = next((row.figures for row in rows if study.is_serial(row)), None)

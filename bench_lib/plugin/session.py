@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -52,15 +52,11 @@ def read_options(config: pytest.Config) -> PluginOptions:
             return config.rootpath / default
         return Path(config.invocation_params.dir, path).absolute()
 
-    def value_of(option: str, default: Any) -> Any:
-        value = config.getoption(option)
-        return default if value is None else value
-
-    processes, reference = value_of("perf_processes", 1), _reference(config)
-    planned = value_of("perf_pairs", PLANNED)
+    processes, reference = config.getoption("perf_processes") or 1, _reference(config)
+    planned = config.getoption("perf_pairs") or PLANNED
+    history = folder("perf_history", "history")
     if reference is None:
         planned = 1 + int(_number(config, "perf_confirm", int))
-    history = folder("perf_history", "history")
     settings = Settings(
         baselines=folder("perf_baselines", "baselines"),
         history=history,

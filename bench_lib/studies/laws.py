@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LEAST_POINTS = 3
@@ -89,25 +89,13 @@ def _speed_up(law: str, serial: float, n: float) -> float:
     return 1 / (serial + (1 - serial) / n) if law == AMDAHL else serial + (1 - serial) * n
 
 
-def amdahl(times: Mapping[int, float]) -> Law | str:
-    """Fit Amdahl's law to the time of the same work by number of workers, or say why not.
+def fit(name: str, values: Mapping[int, float]) -> Law | str:
+    """Fit a law to values by number of workers, or say why not.
 
-    Times are in any one unit.  Raises ValueError for an invalid time or number of workers.
-    """
-    return _fit(AMDAHL, times, lambda n: 1 / n)
+    Amdahl's are times of the same work, Gustafson's throughputs of work that grows with the
+    workers, in any one unit.  Raises ValueError for an invalid value or number of workers.
 
-
-def gustafson(rates: Mapping[int, float]) -> Law | str:
-    """Fit Gustafson's law to the throughput of work that grows with the workers, or say why not.
-
-    Rates are in any one unit.  Raises ValueError for an invalid throughput or number of workers.
-    """
-    return _fit(GUSTAFSON, rates, lambda n: n)
-
-
-def _fit(name: str, values: Mapping[int, float], grows: Callable[[float], float]) -> Law | str:
-    """Fit value(n) = value(1) (s + (1 - s) grows(n)) by least squares of relative errors.
-
+    value(n) = value(1) (s + (1 - s) grows(n)) is fitted by least squares of relative errors.
     Both unknowns are fitted, s between 0 and 1.  The interval holds every s whose sum of
     squares, with the value(1) that suits it best, is not above the least one by more than
     Student's t allows, with two degrees of freedom taken by the fit.
@@ -117,7 +105,7 @@ def _fit(name: str, values: Mapping[int, float], grows: Callable[[float], float]
             raise ValueError(f"{name}: {value:g} with {n} workers; both must be above 0")
     if len(values) < LEAST_POINTS:
         return f"{name}'s law needs at least {LEAST_POINTS} points; {len(values)} could be measured"
-    points = [(grows(n), value) for n, value in values.items()]
+    points = [(1 / n if name == AMDAHL else n, value) for n, value in values.items()]
     free = _unbounded(points)
     serial = min(1.0, max(0.0, free))
     least = _squares(points, serial)

@@ -60,15 +60,6 @@ PRECISION = Study(
 # ---- compile modes ------------------------------------------------------------------------
 
 
-def break_even(compile_s: float, eager_s: float, compiled_s: float) -> int | None:
-    """Return the number of steps after which compiling has paid for itself; None if it never does.
-
-    Times are in seconds, those of a step as medians.
-    """
-    saved_s = eager_s - compiled_s
-    return math.ceil(compile_s / saved_s) if saved_s > 0 else None
-
-
 def pays_after(row: StudyRow) -> int | str | None:
     """Return after how many steps compiling has paid off: ``never``, or ``too close`` to tell.
 
@@ -82,7 +73,8 @@ def pays_after(row: StudyRow) -> int | str | None:
     noise = max(ALIKE, eager.spread or 0.0, own.spread or 0.0)
     if abs(eager.step_s - own.step_s) <= eager.step_s * noise:
         return "too close"
-    return break_even(own.compile_s, eager.step_s, own.step_s) or "never"
+    saved_s = eager.step_s - own.step_s
+    return math.ceil(own.compile_s / saved_s) if saved_s > 0 else "never"
 
 
 def _items_paid(row: StudyRow) -> int | None:

@@ -13,7 +13,7 @@ from bench_lib.report.answer import Column, Table, columns
 from bench_lib.report.render import cell
 from bench_lib.storage import acceptance
 from bench_lib.studies import laws
-from bench_lib.studies.figures import COLUMNS, PROBLEM, Figures, columns_of, doubts, rate_in_words
+from bench_lib.studies.figures import COLUMNS, PROBLEM, Figures, doubts, rate_in_words
 from bench_lib.studies.laws import Law, Share
 from bench_lib.verdict import stragglers
 from bench_lib.verdict.stragglers import Straggler
@@ -197,9 +197,9 @@ def laws_of(rows: Sequence[ScalingRow]) -> list[FittedLaw]:
 def _fitted(over: str, kind: str, rates: Mapping[int, float]) -> FittedLaw:
     """Fit the law of a curve's kind; the time of fixed work is the inverse of its throughput."""
     if kind == STRONG:
-        law = laws.amdahl({n: 1 / rate for n, rate in rates.items()})
+        law = laws.fit(laws.AMDAHL, {n: 1 / rate for n, rate in rates.items()})
     else:
-        law = laws.gustafson(rates)
+        law = laws.fit(laws.GUSTAFSON, rates)
     if isinstance(law, str):
         return FittedLaw(over, kind, max(rates), why=law)
     return FittedLaw(over, kind, max(rates), law)
@@ -212,7 +212,7 @@ def _of(share: Share | None) -> float | None:
     return share.value if share else None
 
 
-_ROWS: list[str | Column[Any]] = [
+ROWS: list[str | Column[Any]] = [
     Column("over", lambda row: row.point.over),
     Column("workers", lambda row: row.point.workers),
     Column("scaling", lambda row: row.point.scaling),
@@ -229,11 +229,6 @@ _ROWS: list[str | Column[Any]] = [
     replace(COLUMNS["memory_bytes"], heading="device memory"),
     *columns("", "processes stragglers"),
 ]
-
-
-def scaling_table(rows: Sequence[ScalingRow]) -> Table[ScalingRow]:
-    """Return the table."""
-    return Table(columns_of(_ROWS), rows, keys=2)
 
 
 def scaling_notes(rows: Sequence[ScalingRow]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench_lib.cases.training import training_case
@@ -12,7 +12,7 @@ from bench_lib.formats import SHARE, TIMES, many
 from bench_lib.formulas.images import INPUT_ALONE
 from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
 from bench_lib.report.answer import Column, Table
-from bench_lib.studies.figures import PROBLEM, Figures, columns_of, doubts, ratio
+from bench_lib.studies.figures import COLUMNS, PROBLEM, Figures, columns_of, doubts, ratio
 from bench_lib.studies.registry import Study, StudyRow
 
 LINE = "{} / {}: loss {:.2f}, acc {:.2%}, images / second / gpu: {:.2f}."
@@ -145,12 +145,9 @@ class RanksRow:
     figures: Figures
     training_s: float | None = None
     epoch_s: float | None = None
-    images_per_s: float | None = None
     training_accuracy: float | None = None
     """Accuracy of the last epoch."""
     test_accuracy: float | None = None
-    memory_bytes: int | None = None
-    """Memory of the rank that needed most."""
     speed_up: float | None = None
     """By images a second, over the row of one rank."""
     efficiency: float | None = None
@@ -171,10 +168,8 @@ def ranks_rows(cases: Sequence[Case], figures: Sequence[Figures], epochs: int) -
             result,
             training_s=time_s,
             epoch_s=None if time_s is None else time_s / epochs,
-            images_per_s=result.items_per_s,
             training_accuracy=last_epoch(training, epochs) if training else None,
             test_accuracy=training.test_accuracy if training else None,
-            memory_bytes=result.memory_bytes,
             speed_up=speed_up,
             efficiency=speed_up and speed_up / ranks,
         )
@@ -194,10 +189,10 @@ _RANKS: list[str | Column[Any]] = [
     PROBLEM,
     Column("training_s", lambda row: row.training_s, "s", "Training time"),
     Column("epoch_s", lambda row: row.epoch_s, "s", "Average time per epoch"),
-    Column("images_per_s", lambda row: row.images_per_s, heading="Images processed per sec"),
+    Column("images_per_s", lambda row: row.figures.items_per_s, heading="Images processed per sec"),
     Column("training_accuracy", lambda row: row.training_accuracy, SHARE, "Training accuracy"),
     Column("test_accuracy", lambda row: row.test_accuracy, SHARE, "Test accuracy"),
-    Column("memory_bytes", lambda row: row.memory_bytes, "B", "Maximum memory consumption"),
+    replace(COLUMNS["memory_bytes"], heading="Maximum memory consumption"),
     Column("speed_up", lambda row: row.speed_up, TIMES, "Speed-up"),
     Column("efficiency", lambda row: row.efficiency, SHARE, "Efficiency"),
 ]
