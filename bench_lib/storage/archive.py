@@ -111,18 +111,14 @@ class Archive:
     """The runs of a folder; each is read once and then cached."""
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        now: str | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        self, folder: str | Path, *, progress: Callable[[int, int], None] | None = None
     ) -> None:
         """Read the files that are new or have changed.
 
         If there are many, ``progress`` is called with the number read so far and the total.
         Raises HistoryError if the folder cannot be read.
         """
-        self._runs = Runs(folder, now=now)
+        self._runs = Runs(folder)
         self.folder = self._runs.folder
         self._database = connect()
         """Its table ``known`` has a row for each file."""
@@ -378,7 +374,7 @@ def row_of(file: RunFile) -> bytes | str:
 
 
 def _points(record: Record) -> Iterator[dict[str, object]]:
-    """Yield a case's point on each hardware key; none if its figures are not finite."""
+    """Yield a case's point on each hardware key."""
     by_key: dict[str, list[tuple[Attempt, Measurement]]] = {}
     for attempt in record.attempts:
         if attempt.accepted and attempt.measurement is not None:
@@ -387,28 +383,17 @@ def _points(record: Record) -> Iterator[dict[str, object]]:
         first, measured = min(pairs, key=lambda pair: (pair[0].time, pair[0].process))
         devices = {attempt.device_uuid for attempt, _ in pairs}
         peaks = [m.peak_memory_bytes for _, m in pairs if m.peak_memory_bytes is not None]
-        try:
-            log_median, spreads, rate = _figures([measurement for _, measurement in pairs])
-        except OverflowError:
-            continue
-        if math.isfinite(log_median) and math.isfinite(spreads):
-            yield {
-                "case_id": record.case.id,
-                "hardware_key": key,
-                "device_uuid": first.device_uuid if len(devices) == 1 else None,
-                "log_median": log_median,
-                "spread": spreads,
-                "rate": rate,
-                "item": measured.item,
-                "peak_memory_bytes": max(peaks, default=None),
-                "status": None if record.is_of_sides else record.status,
-                "environment": first.environment,
-            }
-
-
-def _figures(measurements: Sequence[Measurement]) -> tuple[float, float, float]:
-    """Return the medians of log median, spread and rate; raises OverflowError."""
-    logs = [math.log(statistics.median(m.iteration_s)) for m in measurements]
-    spreads = [spread(m.iteration_s) for m in measurements]
-    rates = [m.items_per_step * len(m.iteration_s) / m.wall_s for m in measurements]
-    return statistics.median(logs), statistics.median(spreads), statistics.median(rates)
+        logs = [math.log(statistics.median(m.iteration_s)) for _, m in pairs]
+        rates = [m.items_per_step * len(m.iteration_s) / m.wall_s for _, m in pairs]
+        yield {
+            "case_id": record.case.id,
+            "hardware_key": key,
+            "device_uuid": first.device_uuid if len(devices) == 1 else None,
+            "log_median": statistics.median(logs),
+            "spread": statistics.median(spread(m.iteration_s) for _, m in pairs),
+            "rate": statistics.median(rates),
+            "item": measured.item,
+            "peak_memory_bytes": max(peaks, default=None),
+            "status": None if record.is_of_sides else record.status,
+            "environment": first.environment,
+        }

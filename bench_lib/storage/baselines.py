@@ -31,6 +31,7 @@ from bench_lib.model import (
     UserError,
     is_case_id,
 )
+from bench_lib.storage.lines import MOST
 
 
 class BaselineError(UserError):
@@ -241,8 +242,6 @@ def in_force(quarantine: Quarantine | None, today: dt.date) -> bool:
 
 MOST_BYTES = 64 * 2**20
 """Maximum size of a baseline file; a thousand cases take about 20 MB."""
-MOST = 1e21
-"""Upper bound of an iteration's seconds, and of their reciprocal."""
 SCHEMA = 2
 """Schema of baseline files; docs/architecture.md lists the changes."""
 

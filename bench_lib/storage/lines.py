@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ from bench_lib.model import (
 
 LARGEST = 2**63
 """The maximum of any count; a float can hold it."""
+MOST = 1e21
+"""Upper bound of an iteration's seconds, and of their reciprocal: sums and rates are finite."""
 
 
 class HistoryError(UserError):
@@ -175,8 +176,8 @@ def _check_measurement(measurement: Measurement) -> None:
     if not measurement.iteration_s:
         raise ValueError("a measurement without iterations")
     times = (min(measurement.iteration_s), max(measurement.iteration_s), measurement.wall_s)
-    if not all(0 < time < math.inf for time in times):
-        raise ValueError("a measurement whose times are not all above zero")
+    if not all(1 / MOST < time < MOST for time in times):
+        raise ValueError("a measurement whose times are not all above zero, or not of any clock")
     for name, value in vars(measurement).items():
         if type(value) is int and value > LARGEST:
             raise ValueError(f"a measurement whose {name} is above {LARGEST:.0e}")

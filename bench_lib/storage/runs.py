@@ -44,11 +44,11 @@ class RunFile:
 class Runs:
     """The runs of a folder."""
 
-    def __init__(self, folder: str | Path, *, now: str | None = None) -> None:
+    def __init__(self, folder: str | Path) -> None:
         """Nothing is opened yet.  Raises HistoryError for an address."""
         history.refuse_address(folder)
         self.folder = Path(folder)
-        latest = dt.datetime.fromisoformat((now or history.utc_now()).rstrip("Z")) + AHEAD
+        latest = dt.datetime.fromisoformat(history.utc_now().rstrip("Z")) + AHEAD
         self._latest = f"{latest:%Y-%m-%dT%H:%M:%SZ}"
         self.problems: list[str] = []
         """Files that are left out, with the reason."""
