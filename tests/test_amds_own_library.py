@@ -35,7 +35,7 @@ FIRST_WITH_8 = (25, 3)
 SENSORS = ("clock_mhz", "dies_mhz", "memory_clock_mhz", "power_w", "temperature_c", "utilization")
 
 LOOK = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 from bench_lib import backends
 from bench_lib.backends.amd import package, sensors
@@ -58,6 +58,7 @@ for device in dict.fromkeys((found[0].bdf, found[-1].bdf)):
             looks = []
             for _ in range(2):
                 looks.append(source.look(with_pids=False))
+                time.sleep(0.01)  # ten ticks of the counters
                 kernel.write(here)
             told.setdefault(name, []).append(looks)
 print(json.dumps(told))

@@ -50,13 +50,11 @@ image_size = {sizes}
 [gate.networks.sampling]
 warmup_s = 0.2
 warmup_max_s = 1.0
-iterations = {iterations}
-max_iterations = {iterations}
+iterations = 20
+max_iterations = 20
 measure_s = 0.1
 """
-LONG = 40
-"""Iterations that take four seconds, in which a command looks at the device at least once."""
-SHORT = 5
+"""The iterations take two seconds: every tenth look at a device lists its processes as well."""
 AS_IT_IS = ("-o", "perf_confirm=0", "-o", "perf_kernels=none")
 """Each case is measured once: the run of the MI300X waits, looks again and profiles."""
 
@@ -147,14 +145,13 @@ Lay = Callable[..., Checkout]
 def lay(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
 
-    def make(machine: Machine, *tables: tuple[Sequence[int], int], **variables: str) -> Checkout:
+    def make(machine: Machine, sizes: Sequence[int], **variables: str) -> Checkout:
         site = machine.lay_out(tmp_path_factory.mktemp("machine"))
         folder = site.folder / "checkout"
         (folder / "perf_tests").mkdir(parents=True)
         (folder / "pytest.ini").write_text(INI)
         shutil.copy(ROOT / "perf_tests/test_networks.py", folder / "perf_tests")
-        matrix = "".join(TABLE.format(sizes=list(s), iterations=n) for s, n in tables)
-        (folder / "perf_tests/matrix.toml").write_text(matrix)
+        (folder / "perf_tests/matrix.toml").write_text(TABLE.format(sizes=list(sizes)))
         made = Checkout(folder, site, {"XDG_CACHE_HOME": str(cache), **variables})
         if not any(cache.iterdir()):  # every process would ask what torchvision has
             asked = made.python("-m", "pytest", "-p", "bench_lib.plugin", "--co", "perf_tests")
@@ -233,7 +230,7 @@ def four_mi325x(lay):
     cards[on[NAMELESS]] = replace(cards[on[NAMELESS]], name="AMD Radeon Graphics")
     cards[on[HOT]] = replace(cards[on[HOT]], held_back={"socket_thermal": 0.25})
     cards[on[LOW]] = replace(cards[on[LOW]], clock_mhz=1410, cap_w=700)
-    made = lay(replace(machine, cards=cards), (FOUR, SHORT))
+    made = lay(replace(machine, cards=cards), FOUR)
     made.accept("mi325x", FOUR[LOW], CONVOLUTIONS * 4.1e-3, clock_mhz=2070.0, power_w=790.0)
     with stranger(made, hip=SHARED):
         done = made.pytest("-n", "4", *AS_IT_IS)
@@ -316,7 +313,7 @@ FAST, SLOW = 32, 40
 
 @scenario
 def one_mi300x(lay: Lay) -> Ran:
-    made = lay(mi300x(), ([FAST], LONG), ([SLOW], SHORT))
+    made = lay(mi300x(), [FAST, SLOW])
     (card,) = made.site.machine.cards
     now_s = step_s(made.site, card)
     made.accept("mi300x", FAST, now_s, clock_mhz=2100.0)
@@ -380,7 +377,7 @@ DIES = [32, 33]
 
 @scenario
 def two_dies(lay: Lay) -> Ran:
-    made = lay(mi250x(), (DIES, LONG))
+    made = lay(mi250x(), DIES)
     for size in DIES:
         made.accept("mi250x", size, CONVOLUTIONS * 4e-3)
     with stranger(made, hip=1):
@@ -415,7 +412,7 @@ PARTITION = 6
 @scenario
 def partition(lay: Lay) -> Ran:
     machine = mi300x_cpx(rocm="10.0.0", card={"revision": 9})
-    made = lay(machine, ([FAST], SHORT), HIP_VISIBLE_DEVICES="6,3")
+    made = lay(machine, [FAST], HIP_VISIBLE_DEVICES="6,3")
     now_s = CONVOLUTIONS * 4e-3
     made.accept("mi300x-cpx-nps4", FAST, now_s, clock_mhz=2100.0)
     made.accept("mi300x", FAST, now_s / 2)

@@ -130,8 +130,8 @@ class Machine:
     def lay_out(self, folder: Path) -> Site:
         """Write the machine into a folder."""
         lib = folder / "lib"
-        for made in (folder / "state/holders", folder / "tmp", lib / HERE.name):
-            made.mkdir(parents=True)
+        for made in ("state/holders", "state/looks", "tmp", f"lib/{HERE.name}"):
+            (folder / made).mkdir(parents=True)
         shutil.copytree(HERE / "site", folder / "site", ignore=shutil.ignore_patterns("__*"))
         for module in ("__init__.py", "present.py", "kernel.py", "gpu_metrics.py"):
             shutil.copy(HERE / module, lib / HERE.name)

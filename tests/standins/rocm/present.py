@@ -90,6 +90,24 @@ class Present:
         (until,) = struct.unpack_from("d", (self.state / "work").read_bytes(), 8 * device["hip"])
         return bool(until > time.monotonic() - RECENT_S)
 
+    # --- who reads its sensors
+
+    def looked(self, card: str) -> None:
+        """Note that this process reads a card's sensors now; the card is named by its address."""
+        own = self.state / "looks" / str(os.getpid())
+        partial = self.state / f".look.{own.name}"
+        partial.write_text(f"{card} {time.monotonic()}")
+        partial.replace(own)
+
+    def wait_for_looks(self, device: Device, since: float) -> None:
+        """Wait until every process that watches a device's card has read its sensors since then."""
+        card = f"{device['bdf'][:-1]}0"
+        for file in (self.state / "looks").iterdir():
+            watched, last = file.read_text().split()
+            while watched == card and float(last) < since and is_alive(int(file.name)):
+                time.sleep(0.001)
+                _, last = file.read_text().split()
+
     # --- what sensors say
 
     def clock_mhz(self, device: Device) -> float:

@@ -138,19 +138,25 @@ class Gpu:
 
     def synchronize(self, _device=None):
         self.open()
+        while self.busy_until > time.monotonic():
+            self.show()
+            time.sleep(max(0.0, min(PERIOD_S, self.busy_until - time.monotonic())))
+        self.show()
+
+    def show(self):
+        """Have whoever watches the device see what it does, however busy this host is."""
         self.note()
-        while (left := self.busy_until - time.monotonic()) > 0:
-            time.sleep(left)
+        MACHINE.wait_for_looks(self.device, self.noted)
 
     def note(self):
         """Let the machine's sensors see what is going on, now and then."""
         now = time.monotonic()
         if now > self.noted + PERIOD_S:
-            self.noted = now
             MACHINE.work_until(self.device, max(now, self.busy_until))
             from rocm.kernel import write
 
             write(MACHINE, self.device["card"])
+            self.noted = time.monotonic()
 
     def keep(self, tensor):
         """Count a tensor's memory for as long as it lives."""
