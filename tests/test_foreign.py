@@ -317,6 +317,10 @@ def recorded(**fields) -> bytes:
             "benchmark_values of latency_ms contains {'a': 1}",
         ),
         ({"benchmark_values": [10**400]}, "benchmark_values of latency_ms contains 1000"),
+        (
+            {"benchmark_values": [1e300]},
+            "benchmark_values of latency_ms contains 1e+300 instead of numbers up to 1e+100",
+        ),
         ({"benchmark_values": [math.nan]}, "benchmark_values of latency_ms contains nan instead"),
         ({"benchmark_values": []}, "benchmark_values of latency_ms is empty"),
         ({"extra_info": {"failed": 3}}, "3 requests failed"),

@@ -248,7 +248,8 @@ def _problem(name: str, values: list[Any], metric: Metric | None, info: Document
     """Return why a record must not be judged; empty if it may."""
     odd = [x for x in values if type(x) not in (int, float) or not abs(x) <= LARGEST]
     if odd:
-        return f"benchmark_values of {name} contains {odd[0]!r:.40} instead of numbers"
+        rule = f"numbers up to {LARGEST:g}"
+        return f"benchmark_values of {name} contains {odd[0]!r:.40} instead of {rule}"
     if not values:
         return f"benchmark_values of {name} is empty"
     if metric is None:
