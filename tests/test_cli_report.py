@@ -145,6 +145,13 @@ def test_two_outputs_to_one_place_are_refused(cli, tmp_path, first, second, plac
     assert {path.name for path in tmp_path.iterdir()} == {"history", "link"}
 
 
+@pytest.mark.usefixtures("night")
+def test_what_is_no_file_is_refused_as_such_however_many_outputs_it_is_to_take(cli) -> None:
+    status, _, err = cli("--html", "/dev/null", "--markdown", "/dev/null")
+    assert status == 2
+    assert err.startswith("bench-lib: error: cannot write /dev/null: it is not a regular file")
+
+
 def test_json_can_be_printed_beside_markdown_in_a_file(cli, night, tmp_path) -> None:
     assert document_in(cli("--json", "--markdown", "report.md")[1])["counts"]
     assert (tmp_path / "report.md").read_text().startswith("<!-- bench-lib: report -->")

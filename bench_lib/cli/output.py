@@ -104,6 +104,8 @@ def separate(**outputs: Path | bool | None) -> None:
             continue
         option = f"--{name}" if path is True else f"--{name} {path}"
         file = STDOUT if path is True else path
+        if file != STDOUT and file.exists() and not file.is_file():
+            continue  # `write` refuses such a place by itself
         other = options.setdefault(os.path.realpath(file), option)
         if other != option:
             remedy = "choose one" if path is True else f"name another file for --{name}"
