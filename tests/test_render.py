@@ -130,6 +130,11 @@ def test_bytes_of_a_name_that_are_no_text_are_escaped_for_machines_and_replaced_
         assert "run-\ufffd" in form
 
 
+def test_a_set_in_an_answer_is_a_programmer_s_error():
+    with pytest.raises(TypeError, match="has no order"):
+        as_json(Answer(command="env", about={"names": {"a"}}))
+
+
 def test_a_unit_that_nobody_knows_stands_behind_its_value():
     assert [amount(v, "furlongs") for v in (0.5, 12300.0)] == ["0.5 furlongs", "12.3 k furlongs"]
 

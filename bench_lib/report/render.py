@@ -239,7 +239,10 @@ def csv_lines(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[s
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON and CSV write it; values of a database are converted as well."""
+    """Return a value as JSON and CSV write it; values of a database are converted as well.
+
+    Raises TypeError for a set, whose order would differ from run to run.
+    """
     match value:
         case enum.Enum():
             return value.value
@@ -253,6 +256,8 @@ def plain(value: Any) -> Any:
             return [plain(item) for item in value]
         case None | bool() | int() | float():
             return value
+        case set() | frozenset():
+            raise TypeError(f"{value!r} has no order; give a list")
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     return str(value)
