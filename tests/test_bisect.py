@@ -269,13 +269,13 @@ def test_the_ends_are_the_last_ok_run_and_the_first_failing_one():
 @pytest.mark.parametrize(
     ("statuses", "words"),
     [
-        ([], "has no run on this hardware"),
-        ([Status.OK, Status.REGRESSED], "has not failed since it was OK"),
-        ([Status.REGRESSED], "is OK in no run before it failed"),
+        ([], "has no run on this hardware; search on a GPU of the kind that it ran on"),
+        ([Status.OK, Status.REGRESSED], "has not failed since it was OK; name both ends"),
+        ([Status.REGRESSED], "is OK in no run before it failed; name both ends"),
     ],
 )
 def test_a_history_without_such_runs_says_which_is_missing(statuses, words):
-    with pytest.raises(UserError, match=f"{words}; name both ends, or another --history"):
+    with pytest.raises(UserError, match=f"{words}, or name another --history"):
         study.ends_of([run_of(status) for status in statuses], CASE_ID, "")
 
 

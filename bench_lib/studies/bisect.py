@@ -255,10 +255,12 @@ def ends_of(runs: Iterable[Run], case_id: str, package: str) -> tuple[str, str]:
             good = environment
             break
     if good is None or bad is None:
-        problem = "has not failed since it was OK" if good else "has no run on this hardware"
-        if bad:
-            problem = "is OK in no run before it failed"
-        raise UserError(f"{case_id} {problem}; name both ends, or another --history")
+        problem = "has no run on this hardware; search on a GPU of the kind that it ran on"
+        if good:
+            problem = "has not failed since it was OK; name both ends"
+        elif bad:
+            problem = "is OK in no run before it failed; name both ends"
+        raise UserError(f"{case_id} {problem}, or name another --history")
     name = package.replace("-", "_") or "commit"
     first, last = (getattr(end, name, None) or end.libraries.get(package) for end in (good, bad))
     if first and last and first != last:
