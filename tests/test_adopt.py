@@ -155,12 +155,14 @@ def test_inputs_are_drawn_from_layers_and_signature(own, run, words, drawn):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("mine", "write it as package.module:Object"),
-        ("nowhere:Net", "No module named 'nowhere'"),
-        ("mine:Nets", "has no attribute 'Nets'"),
+        ("mine", "its networks: mine:Net, mine:Words, mine:Small, mine:Odd, mine:Wrong"),
+        ("mine.Net", "write package.module:Object"),
+        ("nowhere:Net", "No module named 'nowhere'; write package.module:Object, as this folder"),
+        ("mine.py:Net", "'mine' is not a package; write package.module:Object"),
+        ("mine:Nets", "has no attribute 'Nets'; its networks: mine:Net, mine:Words"),
         ("mine:number", "mine:number: it is of type int; it must be a subclass of torch.nn.Module"),
         ("mine:Words", "Words needs words; give --arg words=VALUE"),
-        ("mine:Odd", "no input was found for a, b; give --inp"),
+        ("mine:Odd", "give --input a=SHAPE --input b=SHAPE; a SHAPE of 128:30000 is for int"),
         ("mine:Odd --input c=3", "give --input a=SHAPE --input b=SHAPE instead of c"),
         ("mine:Net --input image=3,4", "RuntimeError: "),
         ("mine:Net --input image=big", "--input: image=big; it must be NAME=3,224,224"),
@@ -184,12 +186,12 @@ def test_what_cannot_be_known_is_one_line_that_says_what_to_give(own, run, words
         (
             "mine:Wrong --arg raises=False",
             "return self.last(x.nothing)",
-            "no input was found for x; give --input x=SHAPE",
+            f"no input was found for x; give --input x=SHAPE; {adopting.INTEGERS}",
         ),
         (
             "mine:Wrong --arg raises=False --input x=4",
             "return self.last(x.nothing)",
-            "AttributeError: 'Tensor' object has no attribute 'nothing'",
+            f"if it takes other inputs, give these as --input NAME=SHAPE; {adopting.INTEGERS}",
         ),
         (
             "broken:Net",

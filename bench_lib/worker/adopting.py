@@ -22,6 +22,7 @@ from bench_lib.worker.process import is_users, short_traceback
 
 Input = tuple[list[int], int | None]
 """A shape without the batch, and the upper bound of whole numbers."""
+INTEGERS = "a SHAPE of 128:30000 is for integers below 30000"
 
 NETWORK = '''def {name}(setting, batch_size):
     """A forward pass of {object}."""
@@ -51,11 +52,19 @@ def adopted(
     Raises ValueError if the object does not reveal enough, and what the user's code raises.
     """
     module, _, path = target.partition(":")
-    imported: Any = importlib.import_module(module)
+    try:
+        imported: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if f"{module}.".startswith(f"{error.name}."):  # or it is one that theirs imports
+            form = "write package.module:Object, as this folder imports it"
+            raise ValueError(f"{error}; {form}") from error
+        raise
     try:
         obj = functools.reduce(getattr, path.split("."), imported)
     except AttributeError as error:
-        raise ValueError(f"{error}; write it as package.module:Object") from error
+        classes = {name: value for name, value in vars(imported).items() if isinstance(value, type)}
+        networks = [f"{module}:{name}" for name in classes if issubclass(classes[name], nn.Module)]
+        raise ValueError(f"{error}; its networks: {', '.join(networks) or 'none'}") from error
     args = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     fields = {"name": name, "module": module, "object": path, "top": path.split(".")[0], "more": ""}
     expression = f"{path}({args})" if isinstance(obj, type) else path
@@ -105,23 +114,26 @@ def _inputs(
 ) -> tuple[dict[str, Input], list[str]]:
     """Return inputs that a network takes, and the guesses about them."""
     missing = [name for name in needed if name not in given]
-    if not missing:
-        _try(network, given)
-        return given, []
     failed: Exception | None = None
-    for candidate in _shapes(network):
+    for candidate in _shapes(network) if missing else [([], None)]:
         inputs = {**given, **dict.fromkeys(missing, candidate)}
         try:
             _try(network, inputs)
         except Exception as error:  # noqa: BLE001 - the next shape may work
             failed = error
-        else:
-            guess = f"{'x'.join(map(str, candidate[0]))} works; set yours with --input NAME=SHAPE"
-            return inputs, [f"the size of {', '.join(missing)}: {guess}"]
+            continue
+        if not missing:
+            return inputs, []
+        guess = f"{'x'.join(map(str, candidate[0]))} works; set yours with --input NAME=SHAPE"
+        return inputs, [f"the size of {', '.join(missing)}: {guess}"]
+    if not missing:
+        message = "if it takes other inputs, give these as --input NAME=SHAPE"
+        raise ValueError(f"{message}; {INTEGERS}") from failed
     options = " ".join(f"--input {name}=SHAPE" for name in missing)
     if unknown := given.keys() - inspect.signature(network.forward).parameters.keys():
         options += f" instead of {', '.join(sorted(unknown))}"
-    raise ValueError(f"no input was found for {', '.join(missing)}; give {options}") from failed
+    names = ", ".join(missing)
+    raise ValueError(f"no input was found for {names}; give {options}; {INTEGERS}") from failed
 
 
 def _shapes(network: nn.Module) -> Iterator[Input]:
