@@ -400,7 +400,7 @@ def make_night(entries: Sequence[NightCase] | None = None, **fields: Any) -> Nig
 def unfinished_night() -> Night:
     """Return a night whose second run, on other hardware, did not finish."""
     other = make_entry(make_case("resnet18"), hardware=MI250X, run_id="0d0d0d0d")
-    torn = make_run(run_id="0d0d0d0d", key="mi250x", ended=None, exit_status=None)
+    torn = make_run(run_id="0d0d0d0d", key="mi250x", ended=None, exit_status=129)
     return make_night(
         [regressed(), make_entry(), other],
         runs=[make_run(cases=2), torn],

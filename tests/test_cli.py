@@ -316,7 +316,7 @@ def test_a_diff_for_machines_holds_the_whole_of_both_sides(cli, history):
         "new": None,
         "old_s": None,
         "new_s": None,
-        "remark": "nothing",
+        "remark": "no values",
         "why_not": "out of memory in first step: tried to allocate 2.00 GiB",
         "against": None,
         "ratio": None,

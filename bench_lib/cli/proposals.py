@@ -160,7 +160,7 @@ def _with_all_processes(change: BaselineChange, needed: int) -> BaselineChange:
 def _remark(change: BaselineChange) -> str:
     """Return in a word or two whether the new values are accepted."""
     if change.new is None:
-        return "nothing"
+        return "no values"
     notes = ["new"] if change.old is None or change.old.published else []
     if change.against is not None:
         notes.append("forced" if change.new.accepted.in_spite_of else "refused")

@@ -139,7 +139,8 @@ def _before_next(session: PerfSession, records: list[Record]) -> list[str]:
     if session.interrupted:
         return ["interrupted: what was measured is judged and kept"]
     if disturbed := sum(record.status is Status.INVALID for record in records):
-        return [f"check the device first: it disturbed {formats.many(disturbed, 'case')}"]
+        count = formats.many(disturbed, "case")
+        return [f"the device or other programs disturbed {count}, as said above; mend that first"]
     objection = _too_unsteady(records)
     return [objection] if objection else []
 

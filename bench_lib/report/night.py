@@ -492,7 +492,8 @@ def _slowed_phrases(night: Night) -> list[str]:
 
 
 def _runs_phrases(night: Night) -> list[str]:
-    torn, red = night.unfinished, night.red
+    torn = night.unfinished
+    red = [run for run in night.red if run not in torn]
     parts = []
     if torn:
         which = f"the run on {torn[0].key}" if len(torn) == 1 else f"{len(torn)} runs"
