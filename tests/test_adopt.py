@@ -186,12 +186,12 @@ def test_what_cannot_be_known_is_one_line_that_says_what_to_give(own, run, words
         (
             "mine:Wrong --arg raises=False",
             "return self.last(x.nothing)",
-            f"no input was found for x; give --input x=SHAPE; {adopting.INTEGERS}",
+            f"no input works so far; give --input x=SHAPE; {adopting.INTEGERS}",
         ),
         (
             "mine:Wrong --arg raises=False --input x=4",
             "return self.last(x.nothing)",
-            f"if it takes other inputs, give these as --input NAME=SHAPE; {adopting.INTEGERS}",
+            f"no input works so far; give --input x=SHAPE; {adopting.INTEGERS}",
         ),
         (
             "broken:Net",

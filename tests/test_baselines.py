@@ -509,7 +509,7 @@ def test_a_baseline_keeps_the_conditions_it_was_made_under_and_its_limits():
         (make_attempt(skipped="fp16 needs a GPU"), "skipped: fp16 needs a GPU"),
         (
             make_attempt(discarded="throttled: 1200 MHz"),
-            "every process was disturbed, so --force cannot accept it either: throttled: 1200 MHz",
+            "disturbed in every process: throttled: 1200 MHz",
         ),
         (make_attempt(accepted=False), "no accepted attempt"),
     ],

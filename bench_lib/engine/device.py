@@ -421,11 +421,8 @@ class HeldDevice:
                 choices = self._choices(case) or (None if request.keeps else Choices({}))
             is_only = process == 0 and self._settings.processes == 1
             where = "" if is_only else f", process {process + 1}"
-
-            def enter(phase: str) -> None:
-                request.enter(f"{phase}{where}")
-
-            enter(f"in {ranks} ranks" if ranks > 1 else "starting a process")
+            start = f"in {ranks} ranks" if ranks > 1 else "starting a process"
+            request.enter(start + where)
             sent = replace(
                 request,
                 bursts=bursts,
@@ -433,7 +430,7 @@ class HeldDevice:
                 choices=choices,
                 # Or it has it on one side only; a baseline's side has it for busier hosts.
                 device_time=case.id in self._waited or self._settings.processes > 1,
-                enter=enter,
+                enter=lambda phase: request.enter(phase + where),
             )
             measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
             if counts is not None:

@@ -239,7 +239,8 @@ class Night:
         return [
             run
             for run in self.runs
-            if run.exit_status not in (None, 0)
+            if run.ended
+            and run.exit_status
             and not any(map(run.counts.get, FAILING))
             and run.run_id not in explained
         ]
@@ -492,8 +493,7 @@ def _slowed_phrases(night: Night) -> list[str]:
 
 
 def _runs_phrases(night: Night) -> list[str]:
-    torn = night.unfinished
-    red = [run for run in night.red if run not in torn]
+    torn, red = night.unfinished, night.red
     parts = []
     if torn:
         which = f"the run on {torn[0].key}" if len(torn) == 1 else f"{len(torn)} runs"

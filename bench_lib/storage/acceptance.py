@@ -355,9 +355,8 @@ def _why_nothing(record: Record) -> str:
         return last.fault.in_words.partition("\n")[0]
     if last.discarded is None and record.status is Status.ERROR:
         return "; ".join(["ERROR", *(v.reason for v in record.verdicts)])
-    if last.discarded is not None:
-        return f"every process was disturbed, so --force cannot accept it either: {last.discarded}"
-    return "no accepted attempt"
+    why = last.discarded
+    return f"disturbed in every process: {why}" if why else "no accepted attempt"
 
 
 def _rounded(process: ProcessSummary) -> ProcessSummary:

@@ -121,19 +121,13 @@ def _inputs(
             _try(network, inputs)
         except Exception as error:  # noqa: BLE001 - the next shape may work
             failed = error
-            continue
-        if not missing:
-            return inputs, []
-        guess = f"{'x'.join(map(str, candidate[0]))} works; set yours with --input NAME=SHAPE"
-        return inputs, [f"the size of {', '.join(missing)}: {guess}"]
-    if not missing:
-        message = "if it takes other inputs, give these as --input NAME=SHAPE"
-        raise ValueError(f"{message}; {INTEGERS}") from failed
-    options = " ".join(f"--input {name}=SHAPE" for name in missing)
+        else:
+            guess = f"{'x'.join(map(str, candidate[0]))} works; set yours with --input NAME=SHAPE"
+            return inputs, [f"the size of {', '.join(missing)}: {guess}"] if missing else []
+    options = " ".join(f"--input {name}=SHAPE" for name in missing or needed)
     if unknown := given.keys() - inspect.signature(network.forward).parameters.keys():
         options += f" instead of {', '.join(sorted(unknown))}"
-    names = ", ".join(missing)
-    raise ValueError(f"no input was found for {names}; give {options}; {INTEGERS}") from failed
+    raise ValueError(f"no input works so far; give {options}; {INTEGERS}") from failed
 
 
 def _shapes(network: nn.Module) -> Iterator[Input]:
