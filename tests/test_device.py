@@ -360,22 +360,6 @@ def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason
     assert second.process == 0
 
 
-def test_once_a_device_has_waited_for_its_host_its_own_time_is_measured_in_every_process(
-    bench, workers
-):
-    workers.script["a"] = [{"host_bound": True}, {}]
-    one = bench()
-    one.measure(make_case(id="a"))
-    one.measure(make_case(id="b"))
-    one.measure(make_case(id="a"))
-    assert workers.device_time == [False, True, False, True]
-
-
-def test_a_baseline_knows_the_devices_own_time_for_days_when_the_host_is_busier(bench, workers):
-    bench(processes=2).measure(make_case(id="a"))
-    assert workers.device_time == [True, True]
-
-
 def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):
     workers.asks_to_give_way = True
     one = bench()

@@ -25,6 +25,7 @@ from bench_lib.worker.workloads.networks import network
 
 # --- which figure is taken -----------------------------------------------------------------
 
+STEP_S = 1 / 64
 NO_GRAPH = "the step could not be replayed as a graph: "
 KERNELS = f"the device time is the sum of the kernels' times; {NO_GRAPH}"
 
@@ -36,14 +37,14 @@ def _scripted(monkeypatch):
 
 def test_an_ordinary_step_follows_the_last_replay_before_memory_is_given_back():
     clock = Device(launch_s=1 / 64)
-    device_time(clock, clock.step)
+    device_time(clock, clock.step, STEP_S)
     assert clock.log[-4:] == ["drop graph", "step", "synchronize", "release"]
 
 
 @pytest.mark.usefixtures("_scripted")
 def test_replays_that_the_host_cannot_issue_in_time_are_not_the_devices_time():
     clock = Device(launch_s=1 / 8, replays_s=[1 / 16])
-    found = device_time(clock, clock.step)
+    found = device_time(clock, clock.step, STEP_S)
     assert (found.seconds, found.source) == (1 / 32, "kernels")
     reason = "the device finishes each replay before the host issues the next"
     assert found.warnings == [f"{KERNELS}RuntimeError: {reason}"]
@@ -53,7 +54,7 @@ def test_replays_that_the_host_cannot_issue_in_time_are_not_the_devices_time():
 def test_a_step_that_cannot_be_recorded_is_profiled():
     clock = Device(launch_s=1 / 64)
     clock.no_graph = ValueError("no graph\nhere")
-    found = device_time(clock, clock.step)
+    found = device_time(clock, clock.step, STEP_S)
     assert (found.seconds, found.source) == (1 / 32, "kernels")
     assert found.warnings == [f"{KERNELS}ValueError: no graph"]
     assert clock.log.count("step") == PROFILED
@@ -64,7 +65,7 @@ def test_a_step_that_cannot_be_recorded_is_profiled():
 def test_where_neither_works_both_reasons_are_told():
     clock = Device(launch_s=1 / 64)
     clock.no_graph, clock.no_profile = ValueError("this"), RuntimeError()
-    found = device_time(clock, clock.step)
+    found = device_time(clock, clock.step, STEP_S)
     assert (found.seconds, found.source) == (None, None)
     reasons = f"{NO_GRAPH}ValueError: this; no profile: RuntimeError"
     assert found.warnings == [f"no device time: {reasons}"]

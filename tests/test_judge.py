@@ -794,8 +794,8 @@ def test_a_device_that_waits_only_now_is_noisy_where_it_is_slower_by_less_than_h
 
 
 def test_a_device_that_waits_only_now_is_judged_by_its_own_time_where_the_baseline_has_it():
-    steady = of(devices(*(value - 1 for value in STEADY)))
-    old = of([replace(p, host_bound=False) for p in steady.processes])
+    steady = devices(*(value - 1 for value in STEADY))
+    old = of([replace(process, host_bound=False) for process in steady])
     for device, status in ((-1.0, Status.OK), (-0.97, Status.REGRESSED)):
         now = [p for wall in (0.05, 0.09) for p in bound(wall, device=device, spread=0.08)]
         verdicts = verdicts_on(now, old, Limits(spread=0.05))
@@ -854,6 +854,14 @@ def test_a_device_that_waited_only_now_and_lost_nothing_is_as_it_seems(change):
     found = verdict("latency", bound(change, change), make_baseline(STEADY))
     assert found.status is (Status.IMPROVED if change else Status.OK)
     assert "host" not in found.reason
+
+
+def test_a_device_that_waits_no_longer_is_judged_by_its_own_time_where_the_wall_was_restless():
+    now = [replace(process, host_bound=False) for process in devices(-1.0, -1.0, wall=0.02)]
+    verdicts = verdicts_on(now, of(bound(*RESTLESS)))
+    statuses = {v.metric: v.status for v in verdicts}
+    assert (statuses["latency"], statuses["device"]) == (Status.SKIPPED, Status.OK)
+    assert overall(verdicts) is Status.OK
 
 
 def test_memory_and_numerics_are_not_excused_by_the_host():

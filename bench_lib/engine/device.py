@@ -85,8 +85,6 @@ class HeldDevice:
         self._positions: dict[str, int] = {}
         self._in_bursts: dict[str, bool] = {}
         """By case, whether its first process in this run was measured in bursts."""
-        self._waited: set[str] = set()
-        """The cases whose device waited for its host in some process of this run."""
         self._other_locks = contextlib.ExitStack()
         """Holds the locks of the other devices that ranks have open."""
         self._devices_of_ranks: list[Hardware] = []
@@ -428,8 +426,6 @@ class HeldDevice:
                 bursts=bursts,
                 known=known,
                 choices=choices,
-                # Or it has it on one side only; a baseline's side has it for busier hosts.
-                device_time=case.id in self._waited or self._settings.processes > 1,
                 enter=lambda phase: request.enter(phase + where),
             )
             measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
@@ -441,8 +437,6 @@ class HeldDevice:
             if numerics is not None:
                 measurement = replace(measurement, numerics=numerics)
             self._in_bursts.setdefault(case.id, measurement.state == IN_BURSTS)
-            if measurement.host_bound:
-                self._waited.add(case.id)
             return self._with_measurement(attempt, measurement, begin)
         except CaseSkipped as reason:
             attempt = replace(attempt, skipped=str(reason))

@@ -81,8 +81,6 @@ class MeasureRequest:
     """Whether compiled code stays in the user's cache folder; else it is tuned again next time."""
     known: Collection[str] = ()
     """Results that are not computed again: NUMERICS or COUNTS."""
-    device_time: bool = False
-    """Whether the device's own time is measured even if it does not wait for its host this time."""
     enter: Callable[[str], None] = dataclasses.field(default=lambda _phase: None, compare=False)
     """Called with each phase that begins."""
 
@@ -130,7 +128,6 @@ class WorkerProcess:
             "discards": not asked.keeps,
             "prove": proof is not None and proof not in self._zygote.proved,
             "known": sorted(asked.known),
-            "device_time": asked.device_time,
         }
         fields = {name: value for name, value in fields.items() if value not in (None, False, [])}
         timed = self._answer("measure", case, "measurement", Measurement, fields, enter=asked.enter)

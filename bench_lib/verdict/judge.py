@@ -74,7 +74,9 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         if case_id in judged:
             others = _with_host_bound(skip_noisy(_less_the_clock(others, evidence)), evidence)
         combined = pairing.decided(others, answers, evidence)
-        verdicts[case_id] = choices.weighed(skip_noisy(_left_to_the_device(combined)), evidence)
+        if _device_is_steady([v for v in combined if v.against == REFERENCE]):
+            combined = _left_to_the_device(combined)
+        verdicts[case_id] = choices.weighed(skip_noisy(combined), evidence)
         if (own := evidence.pairing) is not None and own.decides_alone:
             verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence, own)
         verdicts[case_id] = exact.named(verdicts[case_id], evidence)
@@ -169,7 +171,9 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
     candidate = evidence.candidate
     if not metric.known(candidate):  # as for most metrics of most cases
         return None
-    if metric.in_place_of_host and not any(p.host_bound for p in candidate):
+    if metric.in_place_of_host and not any(
+        process.host_bound for process in (*candidate, *evidence.like(against))
+    ):
         return None
     try:
         state = metric.common_state(candidate, evidence.references[PINNED])
@@ -373,17 +377,15 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
     own time is judged separately.  If it is steady, it takes the place of a wall-clock time that is
     noisy.
     """
-    if not evidence.waits():
-        return verdicts
-    judged = _still_host_bound if evidence.waits_as_before else _become_host_bound
     steady = _device_is_steady(verdicts)
+    if not evidence.waits():
+        return _left_to_the_device(verdicts) if steady else verdicts
+    judged = _still_host_bound if evidence.waits_as_before else _become_host_bound
     return [judged(verdict, evidence, device_is_steady=steady) for verdict in verdicts]
 
 
 def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
-    """Skip verdicts on a wall time that cannot tell, if the pairs have the device's own."""
-    if not _device_is_steady([v for v in verdicts if v.against == REFERENCE]):
-        return verdicts
+    """Skip verdicts on a wall time that cannot tell."""
     finding = HostBound(before=True, device_judges=True)
     return [
         replace(v.finding(finding), status=Status.SKIPPED)

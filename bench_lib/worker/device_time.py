@@ -1,4 +1,4 @@
-"""The device time of a step without the host, for cases in which the device waits for the host.
+"""The device time of a step without the host, for cases whose device waits for it, or may.
 
 A graph of the step is replayed, faster than the device executes it.  If the step cannot be
 recorded, the kernels of a few profiled steps are summed, without the pauses between them: the two
@@ -15,9 +15,9 @@ from bench_lib.worker import profiling
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.graph import Recording
 
-AHEAD = 5
-"""Replays before the first that is timed, so that a stall of the host goes unnoticed."""
-REPLAYS = 20
+TIMED_S = 0.1
+FEWEST, MOST = 5, 20
+"""Replays that are timed: as many as fill ``TIMED_S``, within these bounds."""
 PROFILED = 5
 LEFT = 1.25
 """Replays that the device has left when the last is issued, unless it has waited.
@@ -37,20 +37,21 @@ class DeviceTime:
     warnings: list[str] = field(default_factory=list)
 
 
-def device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
+def device_time(clock: Clock, step: Callable[[], object], step_s: float) -> DeviceTime:
     """Return the device time of one step; an error only becomes a warning.
 
-    Runs some further steps, and leaves no more memory behind than a step does.
+    Runs some further steps, fewer if they take long, and leaves no more memory behind than a step
+    does.
     """
     try:
-        return _device_time(clock, step)
+        return _device_time(clock, step, step_s)
     finally:
         clock.release()
 
 
-def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
+def _device_time(clock: Clock, step: Callable[[], object], step_s: float) -> DeviceTime:
     try:
-        return _replayed(clock, step)
+        return _replayed(clock, step, max(FEWEST, min(MOST, int(TIMED_S / step_s))))
     except Exception as error:  # noqa: BLE001 - the case goes on without a graph
         no_graph = f"the step could not be replayed as a graph: {_cause(error)}"
     try:
@@ -63,14 +64,14 @@ def _device_time(clock: Clock, step: Callable[[], object]) -> DeviceTime:
     return DeviceTime(seconds, "kernels", warnings=warnings)
 
 
-def _replayed(clock: Clock, step: Callable[[], object]) -> DeviceTime:
+def _replayed(clock: Clock, step: Callable[[], object], n: int) -> DeviceTime:
     """Return the median time from the end of one replay to the end of the next."""
     with clock.recorded(step) as replay:
-        marks = clock.marks(REPLAYS + 1)
-        for _ in range(AHEAD):
+        marks = clock.marks(n + 1)
+        for _ in range(n // 4):  # so that a stall of the host goes unnoticed
             replay()
         marks.mark(0)
-        for i in range(1, REPLAYS + 1):
+        for i in range(1, n + 1):
             replay()
             marks.mark(i)
         issued_s = clock.now()

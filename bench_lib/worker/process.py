@@ -75,7 +75,6 @@ def serve_cases(name: str) -> int:
                     choices=order.get("choices"),
                     keeps=not order.get("discards"),
                     known=order.get("known", ()),
-                    device_time=order.get("device_time", False),
                 )
                 connection.send(answer(order, ordered))
     except ClosedError:

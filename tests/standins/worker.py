@@ -94,7 +94,6 @@ class Contexts:
         self.no_turns = False
         self.known: list[set[str]] = []
         """What nobody had to find out again, by measurement."""
-        self.device_time: list[bool] = []
         """Whether the device's own time was asked for, by measurement."""
         self.compiled: set[str] = set()
         self.drawn: dict[str, Choices] = {}
@@ -139,7 +138,6 @@ class Context:
         if self.contexts.asks_to_give_way:
             self.give_way()
         self.contexts.known.append(set(asked.known))
-        self.contexts.device_time.append(asked.device_time)
         how = " by choices" if asked.choices and asked.choices.kernels else ""
         how += "" if asked.keeps else ", anew"
         self.contexts.log.append(f"{self.name} {case.id}{how}")
