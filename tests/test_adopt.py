@@ -155,10 +155,9 @@ def test_inputs_are_drawn_from_layers_and_signature(own, run, words, drawn):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("mine", "its networks: mine:Net, mine:Words, mine:Small, mine:Odd, mine:Wrong"),
-        ("mine.Net", "write package.module:Object"),
-        ("nowhere:Net", "No module named 'nowhere'; write package.module:Object, as this folder"),
-        ("mine.py:Net", "'mine' is not a package; write package.module:Object"),
+        ("mine.Net", "write it as package.module:Object"),
+        ("./mine.py:Net", "write it as package.module:Object"),
+        ("nowhere:Net", "No module named 'nowhere'"),
         ("mine:Nets", "has no attribute 'Nets'; its networks: mine:Net, mine:Words"),
         ("mine:number", "mine:number: it is of type int; it must be a subclass of torch.nn.Module"),
         ("mine:Words", "Words needs words; give --arg words=VALUE"),

@@ -52,13 +52,9 @@ def adopted(
     Raises ValueError if the object does not reveal enough, and what the user's code raises.
     """
     module, _, path = target.partition(":")
-    try:
-        imported: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if f"{module}.".startswith(f"{error.name}."):  # or it is one that theirs imports
-            form = "write package.module:Object, as this folder imports it"
-            raise ValueError(f"{error}; {form}") from error
-        raise
+    if not all(name.isidentifier() for name in (*module.split("."), *path.split("."))):
+        raise ValueError("write it as package.module:Object")
+    imported: Any = importlib.import_module(module)
     try:
         obj = functools.reduce(getattr, path.split("."), imported)
     except AttributeError as error:
