@@ -6,11 +6,13 @@ import contextlib
 import errno
 import os
 import signal
+import site
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import venv
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -32,6 +34,7 @@ from processes import (
     pids_in,
 )
 
+from bench_lib.engine.settings import Side
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import LAST_LINES, CaseFault, CaseSkipped, LaunchError, how_it_ended
 from bench_lib.launch.wire import (
@@ -152,6 +155,49 @@ def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: WorkerPro
     assert ours != beside
     assert [path.name for path in Path(ours).iterdir()] == ["bench_lib"]
     assert tests == str(HERE)
+
+
+FINDER = """import sys, importlib.util
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "edited":
+            return importlib.util.spec_from_file_location(name, {file!r})
+sys.meta_path.append(Finder)
+"""
+"""As setuptools makes one for an editable install."""
+
+
+def test_another_environment_takes_from_our_folders_only_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv.create(tmp_path / "accepted", with_pip=False, symlinks=True)
+    (installed,) = (tmp_path / "accepted").glob("lib/python*/site-packages")
+    beneath = "; ".join(f"site.addsitedir({path!r})" for path in site.getsitepackages())
+    (installed / "beneath.pth").write_text(f"import site; {beneath}\n")
+    (installed / "finder.py").write_text(FINDER.format(file=str(tmp_path / "edited.py")))
+    (installed / "finder.pth").write_text("import finder\n")
+    ours, path = tmp_path / "ours", tmp_path / "path"
+    modules = {ours: ("plain", "edited"), path: ("plain", "lacking")}
+    for folder, names in {**modules, installed: ("plain",), tmp_path: ("edited",)}.items():
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            (folder / f"{name}.py").write_text(f"FROM = {folder.name!r}\n")
+    (ours / "steps.py").write_text(
+        "import edited, lacking, plain\n"
+        "from bench_lib import Workload\n"
+        "def step(_setting):\n"
+        "    where = ' '.join([plain.FROM, edited.FROM, lacking.FROM])\n"
+        "    return Workload(lambda: None, warnings=[where])\n"
+    )
+    monkeypatch.chdir(ours)
+    monkeypatch.setenv("PYTHONPATH", str(path))
+    steps = Case("x", "steps:step", {}, sampling=AT_ONCE)
+    brief = {name: value for name, value in BRIEF.items() if name != "PYTHONPATH"}
+    found = []
+    for side in (Side(), Side(str(tmp_path / "accepted" / "bin" / "python"))):
+        with Zygote(python=side.python, environment={**brief, **side.variables}) as zygote:
+            found.append(zygote.fork().measure(steps).warnings[0])
+    assert found == ["ours ours path", f"site-packages {tmp_path.name} path"]
 
 
 def test_a_skip_gives_the_reason_and_keeps_the_context(context: WorkerProcess) -> None:

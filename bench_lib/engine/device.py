@@ -703,7 +703,7 @@ class HeldDevice:
                 processes.close_ranks(but=case.launch.ranks if is_its else 0)
         # Ranks of a case on the CPU would open the GPUs beside it.
         hidden = backends.visibility(self.device) if self._gpus is None else {}
-        return Ranks(command, {**hidden, **side.environment})
+        return Ranks(command, {**hidden, **side.variables})
 
     def _command_for(self, case: Case, side: Side) -> launchers.LaunchCommand:
         """Return what starts a case's ranks; raises CaseSkipped where they cannot be."""
@@ -713,7 +713,7 @@ class HeldDevice:
             case.launch.ranks,
             self._settings.launcher,
             python=side.python,
-            environ={**os.environ, **side.environment},
+            environ={**os.environ, **side.variables},
             gpus=self._gpus,
         )
         if (problem := launchers.too_many(command, self._gpus)) is not None:

@@ -40,7 +40,7 @@ def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Z
     preload = {PRELOAD_VARIABLE: "compiler"} if compiles else {}
     return Zygote(
         python=side.python,
-        environment={**preload, **backends.visibility(device), **side.environment},
+        environment={**preload, **backends.visibility(device), **side.variables},
         command_prefix=side.command_prefix,
         folder=side.folder,
         is_shared=is_shared,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from bench_lib import backends
 from bench_lib.launch.faults import LaunchError
+from bench_lib.launch.wire import BEHIND_VARIABLE
 from bench_lib.model import Attempt, Case, Environment, Fault, Hardware
 
 
@@ -64,6 +66,18 @@ class Side:
 
     label: str = ""
     """Its name, where that says more than its command."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What is set for its workers, on top of our own.
+
+        Our folder and our PYTHONPATH have the code of our environment.  Another one has its own
+        installed, and takes from them only what it lacks.
+        """
+        if self.python == sys.executable or self.folder is not None:
+            return dict(self.environment)
+        behind = os.environ.get("PYTHONPATH", "")
+        return {"PYTHONPATH": "", BEHIND_VARIABLE: behind, **self.environment}
 
     def __str__(self) -> str:
         """Return its label, or its command with the variables that are set for it."""

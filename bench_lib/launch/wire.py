@@ -23,6 +23,9 @@ LOGS_VARIABLE = "BENCH_LIB_LOGS"
 PRELOAD_VARIABLE = "BENCH_LIB_PRELOAD"
 """``compiler`` has a zygote import the compiler, for GPUs; ``no`` keeps the engine from asking for
 that, and ``torch`` also keeps a zygote from importing torchvision."""
+BEHIND_VARIABLE = "BENCH_LIB_BEHIND"
+"""Folders, as in PYTHONPATH, where a worker finds, as in its own folder, only what it has not
+installed."""
 STARTER_VARIABLE = "BENCH_LIB_STARTER"
 """Process id of the starter of a zygote that serves several runners, one after another."""
 RUNNER, SERVED = "runner", "served"

@@ -70,7 +70,9 @@ class Candidate:
             else:
                 self._check_out(folder)
             marker.touch()
-        return Side(str(folder / "bin" / "python")) if is_version else _of_worktree(folder)
+        if is_version:
+            return Side(str(folder / "bin" / "python"), folder=Path.cwd())
+        return _of_worktree(folder)
 
     def _check_out(self, folder: Path) -> None:
         """Check a commit out, and build it."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
+from bench_lib.launch.wire import BEHIND_VARIABLE
 from bench_lib.model import UserError
 from bench_lib.worker.zygote import import_torch, importing_torch, serve, serve_ranks
 
@@ -15,11 +18,23 @@ USAGE = (
 
 def main(arguments: list[str]) -> int:
     """Run one of the worker's forms; returns the exit status."""
+    if (behind := os.environ.get(BEHIND_VARIABLE)) is not None:
+        _find_installed_first(behind)
     try:
         return _run(arguments)
     except UserError as error:
         sys.stderr.write(f"bench-lib: {error}\n")
         return 2
+
+
+def _find_installed_first(behind: str) -> None:
+    """Put our folder and others, which have another environment's code, behind all else."""
+    here = str(Path.cwd())
+    if sys.path[0] == here:  # from `python -m`
+        del sys.path[0]
+    sys.path += [here, *map(os.path.abspath, filter(None, behind.split(os.pathsep)))]
+    # Editable installs may add a finder of their own, after the one of these folders.
+    sys.meta_path.sort(key=lambda finder: finder is PathFinder)
 
 
 def _run(arguments: list[str]) -> int:
@@ -45,8 +60,6 @@ def _run(arguments: list[str]) -> int:
 
 def _fork_ranks(folder: Path, ranks: int) -> int:
     """Fork ranks, placed by torchrun's variables, and import torch once for all of them."""
-    import os
-
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with importing_torch():
         import_torch()
@@ -61,7 +74,6 @@ def _fork_ranks(folder: Path, ranks: int) -> int:
 
 def _rank(folder: Path) -> int:
     """Serve as a rank; its output goes to its own log from here on, even torch's import."""
-    import os
     import socket
 
     from bench_lib.launch.launchers import who_am_i
