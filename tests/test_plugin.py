@@ -1107,6 +1107,19 @@ def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(sui
     assert all(a.invalid and a.measurement is not None for a in record.attempts)
 
 
+@pytest.mark.parametrize(
+    ("words", "status"), [((), 0), (("--perf-reference", "same"), 1)], ids=["alone", "reference"]
+)
+def test_a_gate_with_a_reference_is_red_where_a_shared_device_leaves_most_unjudged(
+    suite, pytester, words, status
+):
+    result = suite(seen=[SHARED])(*words)
+    counts = {each.status for each in runs_in(pytester)[-1].records.values()}
+    assert (result.ret, counts) == (status, {Status.INVALID})
+    said = "failed: most cases could not be judged, so this run does not pass"
+    assert (said in result.outlines) is bool(status)
+
+
 def test_a_device_that_cannot_be_watched_fails_nothing(suite, pytester):
     run = suite()
     with pytester.path.joinpath("conftest.py").open("a") as file:

@@ -181,7 +181,7 @@ class PerfSession(Selection):
     def judged_nothing(self) -> bool:
         """Whether most of the cases to be judged could not be: such a gate must not pass.
 
-        A case without a baseline need not be judged, nor one in quarantine.
+        A case without a baseline or reference need not be judged, nor one in quarantine.
         """
         judged = [r for r in self.judged if r.status is not Status.SKIPPED and self._counts(r)]
         unjudged = [r for r in judged if r.status in (Status.INVALID, Status.INCOMPARABLE)]
@@ -190,6 +190,8 @@ class PerfSession(Selection):
     def _counts(self, record: Record) -> bool:
         if console.excused(record):
             return False
+        if self.engine.settings.reference is not None:
+            return True
         key = self.engine.suite.hardware_of(record).key
         baseline = self.engine.baselines_of(key).baselines.get(record.case.id)
         return baseline is not None and baseline.provenance == baselines.MEASURED
