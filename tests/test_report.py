@@ -147,14 +147,14 @@ def test_warnings_that_differ_in_figures_alone_are_one_line():
 
 
 def test_why_cases_are_noisy_is_one_line():
-    def noisy(case_id, change, sd):
+    def noisy(case_id, change, sd, agreeing=""):
         low = f"so a slowdown below {5 * sd}% may go unnoticed"
-        reason = f"{change} slower than 5 baseline processes (95% interval -1% to +9%); "
-        reason += f"runs vary by {sd}%, {low}"
+        reason = f"{change} slower than the reference in 4 pairs (95% interval -1% to +9%); "
+        reason += f"{agreeing}runs vary by {sd}%, {low}"
         verdict = make_verdict(status=Status.NOISY, reason=reason)
         return make_record(case=make_case(id=case_id), status=Status.NOISY, verdicts=[verdict])
 
-    records = [noisy("a", "3%", 1), noisy("b", "0.5%", 2)]
+    records = [noisy("a", "3%", 1, "3 of 4 pairs agree; "), noisy("b", "0.5%", 2)]
     runs = "runs vary by 1%, so a slowdown below 5% may go unnoticed"
     assert explanations(records) == [f"a, b: NOISY latency: {runs}"]
 

@@ -322,6 +322,15 @@ def test_the_suite_runs_and_its_run_is_named(checkout, tmp_path):
     ]
 
 
+def test_a_run_with_a_reference_is_named_and_both_are_kept(checkout, tmp_path):
+    before = RUN_FILE.replace("0a0a0a0a", "09090909")
+    notes(tmp_path, "pytest", MEASURES + f"open({before!r}, 'w').write('{{}}')\n")
+    done = run(checkout, MEASURE, **asked())
+    assert (done.status, done.outputs) == (0, {"run": "0a0a0a0a"}), done.log
+    kept = sorted(path.name for path in (checkout / "out" / "history").iterdir())
+    assert kept == [Path(before).name, Path(RUN_FILE).name]
+
+
 def test_what_is_asked_for_reaches_pytest_as_single_words(checkout, tmp_path):
     notes(tmp_path, "pytest", MEASURES)
     select = "resnet50 and not 'x'; touch bad $(touch worse)"

@@ -97,6 +97,8 @@ def summary(records: Iterable[Record]) -> Table[Record]:
     return Table(COLUMNS, sorted(records, key=lambda record: rank(record.status)))
 
 
+_CHANGE = re.compile(r"^.*?%\); (?:[^;]* agree; )?")
+"""The begin of a reason, up to what limits it."""
 _QUIET = (Status.OK, Status.NO_BASELINE, Status.SKIPPED)
 
 
@@ -122,9 +124,8 @@ def explanations(records: Iterable[Record], *, above: Sequence[Record] = ()) -> 
             if verdict.status not in _QUIET or verdict.against == "published" or is_finding:
                 # A busy machine makes most cases NOISY; the table has their changes.
                 is_noisy = verdict.status is Status.NOISY
-                cause = verdict.reason.partition("%); ")[2] if is_noisy else ""
-                text = f"{verdict.status.value} {verdict.metric}: "
-                text += shortened(cause or verdict.reason)
+                reason = _CHANGE.sub("", verdict.reason) if is_noisy else verdict.reason
+                text = f"{verdict.status.value} {verdict.metric}: {shortened(reason)}"
                 (hints if is_noisy else reasons).append((record.case.id, text))
         for attempt in record.attempts:
             if attempt.invalid and record.status is not Status.INVALID:
