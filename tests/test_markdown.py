@@ -11,6 +11,7 @@ import nights
 import pytest
 from markdown_it import MarkdownIt
 
+from bench_lib.findings import Interleaved
 from bench_lib.model import Status, Verdict
 from bench_lib.report import github, html
 from bench_lib.report.findings import onset
@@ -200,6 +201,13 @@ def test_a_cause_of_several_cases_is_one_line():
     title += "2.10.0+rocm7.1 and 1 more, since 2026-11-18, up to 20.0% slower"
     assert cause == f"- {title}"
     assert link == "The whole report: `bench-lib report --run 0a1b2c3d --html report.html`"
+
+
+def test_the_reference_is_named_once_in_the_notes_and_on_the_page():
+    found = [Interleaved("torch 2.14 (main/bin/python)")]
+    night = nights.make_night([nights.make_entry(findings=found)] * 2)
+    for written in (as_markdown(night), html.page(night)):
+        assert written.count("interleaved with torch 2.14 (main/bin/python)") == 1
 
 
 def test_failures_are_what_unfolds_first_then_reasons_then_the_rest():

@@ -657,6 +657,12 @@ def test_the_ini_file_names_an_interpreter_with_its_variables(pytester):
     assert read(pytester, ini) == Side(python, {"A_B": "1 2", "C": ""})
 
 
+def test_a_path_is_shown_without_detours(pytester):
+    assert read(pytester, "", "--perf-reference", "../x/bin/python") == Side(
+        str(pytester.path.parent / "x" / "bin" / "python")
+    )
+
+
 def test_the_command_line_names_another_one_or_none(pytester):
     ini = "perf_reference = accepted/bin/python\n"
     assert read(pytester, ini, "--perf-reference", "python3.99") == Side("python3.99")

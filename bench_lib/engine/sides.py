@@ -67,8 +67,9 @@ def problem_of(side: Side, own: Side) -> str:
     """Name the problem of a reference, as far as it shows without a worker; empty if none does."""
     if not side.command_prefix:
         if (python := _interpreter(side)) is None:
+            problem = "cannot be run" if Path(side.python).exists() else "does not exist"
             remedy = "name the Python of the accepted environment"
-            return f"the reference's interpreter {side.python} does not exist; {remedy}"
+            return f"the reference's interpreter {side.python} {problem}; {remedy}"
         is_ours = python == _interpreter(own) and side.environment == own.environment
         if is_ours and not side.label:
             return (

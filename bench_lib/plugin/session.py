@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -158,10 +159,10 @@ def _reference(config: pytest.Config) -> Side | None:
     except ValueError as error:
         raise pytest.UsageError(f"perf_reference: {error}") from error
     folder = config.rootpath if pythons is None else config.invocation_params.dir
-    path = Path(folder, Path(python).expanduser()).absolute()
+    path = os.path.normpath(Path(folder, Path(python).expanduser()).absolute())
     # A bare name is looked up on the PATH, unless it is an environment's folder.
-    if not prefix and (path.is_dir() or Path(python).name != python):
-        python = environments.interpreter(str(path))
+    if not prefix and (Path(path).is_dir() or Path(python).name != python):
+        python = environments.interpreter(path)
     return Side(python, variables, prefix)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_lib.environment.fingerprint import differences
+from bench_lib.findings import Interleaved
 from bench_lib.formats import many, some
 from bench_lib.model import (
     Baseline,
@@ -204,6 +205,12 @@ class Night:
         """When the last run ended, UTC; None if one did not."""
         ends = [run.ended for run in self.runs]
         return max(filter(None, ends)) if ends and all(ends) else None
+
+    @property
+    def references(self) -> list[str]:
+        """The references that cases were interleaved with."""
+        verdicts = (verdict for entry in self.entries for verdict in entry.record.verdicts)
+        return list(dict.fromkeys(f.reference for v in verdicts if (f := v.found(Interleaved))))
 
     @cached_property
     def devices(self) -> dict[str, set[str | None]]:

@@ -97,6 +97,7 @@ def _notes(night: Night, *, every: bool = False) -> list[str]:
     records = [entry.record for entry in night.entries]
     reasons = [*console.changes(records), *console.explanations(records)]
     parts = [
+        [f"interleaved with {name}" for name in night.references],
         reasons,
         [s.words for s in night.slow_downs],
         [f"! run {run.run_id} on {run.key} has not finished" for run in night.unfinished],

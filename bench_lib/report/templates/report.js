@@ -26,7 +26,7 @@
     });
     const count = rows.length.toLocaleString("en");
     const part = words.length ? `${shown.toLocaleString("en")} of ${count}` : count;
-    document.getElementById("count").textContent = `${part} cases`;
+    document.getElementById("count").textContent = `${part} ${rows.length === 1 ? "case" : "cases"}`;
   }
 
   /** Sort by a column: up, down, and back to the worst first. */
