@@ -125,7 +125,7 @@ def spoken(
         while not is_over.wait(wait_s):
             passed_s += wait_s
             wait_s = min(passed_s, MOST_SILENT_S)
-            say(f"{case.id}: {duration(passed_s)} so far ({phase})")
+            say(f"{case.id}: {passed_s:.0f} s so far ({phase})")
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
