@@ -503,6 +503,18 @@ def test_the_page_begins_with_the_sentence_and_the_counts() -> None:
     assert places == sorted(places)
 
 
+def test_every_run_has_its_own_software_beside_it() -> None:
+    runs = {"0d0d0d0d": "2.9.0", "1e1e1e1e": "2.10.0"}
+    entries = [
+        nights.make_entry(run_id=run, environment=builders.make_environment(torch=torch))
+        for run, torch in runs.items()
+    ]
+    night = nights.make_night(entries, runs=[nights.make_run(run_id=run) for run in runs])
+    text = _page(night).text
+    for run, torch in runs.items():
+        assert re.search(rf"run {run}, [^·]*· torch {torch} ", text)
+
+
 def test_a_failure_tells_all_that_is_known() -> None:
     text = _page(nights.make_night([nights.regressed()])).text
     for words in (

@@ -103,7 +103,7 @@ def page(night: Night, checkout: Checkout | None = None) -> str:
         left_out=len(others) - len(details_of_others),
         table=as_html(Table(columns, entries, CAPTION)),
         legend=LEGEND,
-        hardware={e.hardware.key: _hardware(e) for e in reversed(night.entries)},
+        made_of={entry.run_id: _made_of(entry) for entry in night.entries},
         version=__version__,
         styles=Markup(_packaged("report.css")),  # noqa: S704 - ours
         code=Markup(script),  # noqa: S704 - ours
@@ -316,7 +316,7 @@ def _cause(cause: NightCause, shown: dict[Place, Markup], checkout: Checkout) ->
     }
 
 
-def _hardware(entry: NightCase) -> str:
+def _made_of(entry: NightCase) -> str:
     """Describe the device and the environment."""
     parts, environment = [entry.hardware.name], entry.environment
     if environment is not None:

@@ -507,5 +507,7 @@ def _runs_phrases(night: Night) -> list[str]:
         parts.append(f"{which} did not finish")
     if red:
         phrase = f"the run on {red[0].key} ended with exit status {red[0].exit_status}"
-        parts.append(phrase if len(red) == 1 else f"{len(red)} runs failed nevertheless")
+        parts.append(
+            phrase if len(red) == 1 else f"{len(red)} runs without a failed case did not pass"
+        )
     return parts
