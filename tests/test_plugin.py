@@ -1096,7 +1096,9 @@ history.Writer.verdict = verdict
 SHARED = "foreign_processes=[41], foreign_names={'41': 'rvs'}"
 
 
-def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(suite, pytester):
+def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(
+    suite, pytester, monkeypatch
+):
     accept(pytester, "alpha", TEN_MS)
     run = suite("{'alpha': [[0.02] * 20]}", seen=[SHARED])
     result = run("-k", "alpha", "--perf-strict")
@@ -1105,6 +1107,9 @@ def test_a_device_that_stays_shared_makes_its_cases_invalid_and_the_gate_red(sui
     (record,) = runs_in(pytester)[0].records.values()
     assert record.status is Status.INVALID
     assert all(a.invalid and a.measurement is not None for a in record.attempts)
+    result.stdout.fnmatch_lines(["see above what disturbed 1 case*", "next: pytest *"])
+    monkeypatch.setenv(RECORDING, "1")  # its own command is typed again, and not this one
+    run("-k", "alpha").stdout.no_fnmatch_line("next: *")
 
 
 @pytest.mark.parametrize(

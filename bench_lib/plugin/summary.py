@@ -152,23 +152,21 @@ def _next_step(session: PerfSession, records: list[Record]) -> str:
     settings = session.options.settings
     folders = _unless_default("--history", session.options.history)
     folders += _unless_default("--baselines", settings.baselines)
+    is_recording = acceptance.RECORDING in os.environ  # by a command that is typed again itself
+    again = "" if is_recording else shlex.join(["pytest", *session.config.invocation_params.args])
     if session.interrupted:
-        return _again(session)
+        return again
     if Status.ERROR in statuses or Status.REGRESSED in statuses or session.alarms:
         return f"bench-lib report --html report.html{folders}"
     if Status.INVALID in statuses:
-        return _again(session)
-    if Status.NO_BASELINE in statuses and acceptance.RECORDING not in os.environ:
+        return again
+    if Status.NO_BASELINE in statuses and not is_recording:
         if settings.processes < LEAST_PROCESSES or _too_unsteady(records):
             options = shlex.join(_to_record(session.config))
             command = f'bench-lib baseline record{folders} --reason "first baseline"'
             return f"{command} -- {options}" if options else command
         return f'bench-lib baseline accept --run {run}{folders} --reason "first baseline"'
     return ""
-
-
-def _again(session: PerfSession) -> str:
-    return shlex.join(["pytest", *session.config.invocation_params.args])
 
 
 def _to_record(config: pytest.Config) -> list[str]:
