@@ -868,7 +868,7 @@ class Record:
     status: Status | None = None
     verdicts: list[Verdict] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
-    """Descriptions of the environment's changes since the baseline."""
+    """What differs from the environment of the reference or, without one, of the baseline."""
     quarantine: Quarantine | None = None
     baseline_accepted: str | None = None
     """When the baseline was accepted; None without a baseline."""

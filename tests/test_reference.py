@@ -335,6 +335,7 @@ def test_what_both_sides_share_is_named_beside_a_slow_down_that_is_not_the_softw
     words = "slower than the baseline by 3.0% together with driver 6.8.0 -> 6.10.5; "
     assert words in record.verdicts[0].reason
     assert any(words in line for line in console.explanations([record]))
+    assert not any("driver" in change for change in record.changes)  # both sides have it
 
 
 def test_only_a_strict_run_fails_on_what_is_slower_and_not_by_the_software(bed):

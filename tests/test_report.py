@@ -175,6 +175,13 @@ def test_of_several_sets_of_changes_each_names_its_cases():
     assert list(changes([a, b, c])) == [f"a, b: {torch}", "c: since the baseline: driver 3 -> 4"]
 
 
+def test_of_a_case_with_a_reference_its_own_differences_are_told():
+    verdict = make_verdict(against="reference")
+    record = make_record(status=Status.OK, verdicts=[verdict], changes=["torch 1 -> 2"])
+    assert list(changes([record])) == ["against the reference: torch 1 -> 2"]
+    assert "\n  against the reference: torch 1 -> 2" in in_words(record)
+
+
 def test_a_verdict_that_both_baselines_give_is_explained_once():
     def verdict(against, metric, status):
         return make_verdict(status=status, metric=metric, against=against, reason=against)

@@ -226,10 +226,9 @@ class Suite:
         return file.environments.get(baseline.processes[-1].environment)
 
     def _changes(self, case: Case) -> list[str]:
-        """Name what changed since the baseline, or differs from a reference that alone judges."""
-        if not self._settings.by_baseline and self._reference is not None:
-            theirs = self._reference.began.get(case.id)
-            return [] if theirs is None else differences(theirs, self.began[case.id])
+        """Name what differs from the reference where it measured the case, or from the baseline."""
+        if self._reference is not None and case.id in self._reference.began:
+            return differences(self._reference.began[case.id], self.began[case.id])
         old = self._accepted_in(self.records[case.id])
         new = self._outcomes[case.id].environment
         return [] if old is None else fingerprint.difference(old, new)

@@ -140,16 +140,23 @@ def explanations(records: Iterable[Record], *, above: Sequence[Record] = ()) -> 
 
 
 def changes(records: Iterable[Record]) -> Iterator[str]:
-    """Yield a line for each set of changes since the baseline; one of several names its cases."""
+    """Yield a line for each set of changes; one of several names its cases."""
     sets: dict[str, list[Record]] = {}
     for record in records:
         if record.changes and record.status not in (Status.NO_BASELINE, Status.SKIPPED, None):
             sets.setdefault(shortened("; ".join(record.changes)), []).append(record)
     for text, cases in sets.items():
-        dates = {(record.baseline_accepted or "")[:10] for record in cases} - {""}
-        line = f"since the baseline{f' of {min(dates)}' if dates else ''}: {text}"
+        line = f"{_changed(cases)}: {text}"
         names = f"{some([record.case.id for record in cases], NAMED)}: "
         yield names + line if len(sets) > 1 else line
+
+
+def _changed(cases: Sequence[Record]) -> str:
+    """Say what the changes of these cases compare with."""
+    if any(verdict.against == REFERENCE for record in cases for verdict in record.verdicts):
+        return "against the reference"
+    dates = {(record.baseline_accepted or "")[:10] for record in cases} - {""}
+    return f"since the baseline{f' of {min(dates)}' if dates else ''}"
 
 
 def grouped(remarks: Iterable[tuple[str, str]], key: Callable[[str], str] = str) -> list[str]:
@@ -189,8 +196,7 @@ def brief(record: Record) -> str:
 def in_words(record: Record, *, brief: bool = False) -> str:
     """Return a case's result in a few lines: the leading verdict, then the other metrics.
 
-    ``brief`` omits metrics that pass, and changes since the baseline, which ``changes`` has once
-    for all cases.
+    ``brief`` omits metrics that pass, and changes, which ``changes`` has once for all cases.
     """
     verdict = judge.leading(record.verdicts)
     lines = [f"{verdict.status.value} {record.case.id}: {verdict.metric}: {verdict.reason}"]
@@ -200,7 +206,7 @@ def in_words(record: Record, *, brief: bool = False) -> str:
         if other is not verdict and not (brief and other.status in _QUIET)
     ]
     if record.changes and not brief:
-        lines.append(f"  since the baseline: {'; '.join(record.changes)}")
+        lines.append(f"  {_changed([record])}: {'; '.join(record.changes)}")
     lines += [f"  {line}" for line in _quarantine_lines(record)]
     last_output = [a.fault.last_output for a in record.attempts if a.fault and a.fault.last_output]
     if last_output:

@@ -82,7 +82,7 @@ class VerdictLine(Line, kw_only=True):
     verdicts: list[Verdict]
     nodeid: str | None = None
     changes: list[str] = []
-    """Changes in the environment since the baseline, in words."""
+    """What differs from the environment of the reference or baseline, in words."""
     quarantine: Quarantine | None = None
     baseline_accepted: str | None = None
     """When the baseline that it was judged by was accepted."""
