@@ -137,9 +137,10 @@ class Bed:
         cases = [make_case(id=id_, **fields) for id_ in ids]
         with self.opened(pairs=pairs, most=most) as engine:
             self.suites = engine.suites
-            self.stopped = ab.compare(engine, cases).stopped
+            compared = ab.compare(engine, cases)
+            self.stopped = compared.stopped
             self.environments = engine.environments
-            return {row.case_id: row for row in ab.rows(engine, engine.suite.judged())}
+            return {row.case_id: row for row in compared.rows}
 
     @property
     def measured(self) -> list[str]:

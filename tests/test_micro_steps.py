@@ -79,6 +79,14 @@ class Machine(Device):
         return [word for word in self.log if word.startswith(beginnings)]
 
 
+def warmup(watched: Watched) -> list[PrintedIteration]:
+    return watched.iterations(watched.warmup_losses, watched.warmup_s)
+
+
+def timed(watched: Watched, measured: Measurement) -> list[PrintedIteration]:
+    return watched.iterations(watched.losses, measured.iteration_s)
+
+
 # ---- losses -----------------------------------------------------------------------------------
 
 
@@ -113,8 +121,8 @@ def test_a_training_that_tells_no_loss_has_no_lines():
     machine.has_loss = False
     watched = machine.watched()
     measured = machine.measure(watched)
-    assert watched.measured(measured.iteration_s) == []
-    assert watched.warmup() == []
+    assert timed(watched, measured) == []
+    assert warmup(watched) == []
 
 
 # ---- iterations -------------------------------------------------------------------------------
@@ -125,7 +133,7 @@ def test_steps_that_only_time_the_issuing_are_no_iterations():
     watched = machine.watched()
     measured = machine.measure(watched)
     assert machine.steps == MEASURED.stop + FEWEST_ISSUES
-    assert [seen.loss for seen in watched.measured(measured.iteration_s)] == list(MEASURED)
+    assert [seen.loss for seen in timed(watched, measured)] == list(MEASURED)
 
 
 @pytest.mark.parametrize("queued", [False, True])
@@ -133,7 +141,7 @@ def test_the_very_first_step_is_the_first_warm_up_iteration(queued):
     machine = Machine([8.0, 1 / 2, 1 / 4, 1 / 8], queued=queued)
     watched = machine.watched()
     machine.measure(watched)
-    assert watched.warmup() == [
+    assert warmup(watched) == [
         PrintedIteration(0.0, 8.0),
         PrintedIteration(1.0, 1 / 2),
         PrintedIteration(2.0, 1 / 4),
@@ -146,7 +154,7 @@ def test_no_more_warm_up_iterations_are_shown_than_the_guide_shows():
     watched = machine.watched()
     machine.measure(watched, LONGER)
     expected = [(0.0, 8.0), (1.0, 1.0), (2.0, 1 / 2), (3.0, 1 / 4), (4.0, 1 / 8)]
-    shown = watched.warmup()
+    shown = warmup(watched)
     assert len(shown) == SHOWN
     assert shown == [PrintedIteration(loss, seconds) for loss, seconds in expected]
 
@@ -164,8 +172,8 @@ def test_in_inference_the_loss_is_asked_for_once_when_warming_up_is_over():
     last = machine.words("step", "mark", "read marks", "loss", "numerics")[-4:]
     assert last == [f"step {MEASURED[-1]}", "mark 2", "read marks", "numerics"]
     assert watched.answer_loss == WARM[-1]
-    assert watched.measured(measured.iteration_s) == [PrintedIteration(float(WARM[-1]), 1 / 4)] * 2
-    assert watched.warmup() == [
+    assert timed(watched, measured) == [PrintedIteration(float(WARM[-1]), 1 / 4)] * 2
+    assert warmup(watched) == [
         PrintedIteration(float(WARM[-1]), seconds) for seconds in (8.0, 1 / 4, 1 / 4, 1 / 4)
     ]
 
@@ -175,7 +183,7 @@ def test_an_inference_that_tells_no_loss_has_lines_without_one():
     machine.has_loss = False
     watched = machine.watched(training=False)
     measured = machine.measure(watched)
-    losses = [seen.loss for seen in watched.measured(measured.iteration_s)]
+    losses = [seen.loss for seen in timed(watched, measured)]
     assert len(losses) == 2
     assert all(map(math.isnan, losses))
 

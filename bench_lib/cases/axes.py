@@ -116,11 +116,6 @@ def positive(kind: str, least: int = 1) -> Callable[[Any], str | None]:
     return check
 
 
-def count(kind: str) -> Callable[[Any], str | None]:
-    """Return a check that a value is a whole number of 0 or more."""
-    return positive(kind, 0)
-
-
 def refused(function: Callable[[Any], object]) -> Callable[[Any], str | None]:
     """Return a check that calls a function, whose UserError is the reason."""
 
@@ -147,7 +142,7 @@ def network_axes(sizes: Mapping[str, int]) -> WorkloadAxes:
             BATCH_SIZE,
             choice("precision", PRECISIONS, "fp32"),
             MEMORY_FORMAT,
-            quiet("image_size", count("image_size"), 0, "{}px".format),
+            quiet("image_size", positive("image_size", 0), 0, "{}px".format),
             choice("compile_mode", COMPILE_MODES, "eager"),
             replace(
                 quiet("compile_options", _options, "", _options_in_id),
@@ -212,7 +207,7 @@ def case_of(workload: WorkloadAxes, values: Mapping[str, Any], base: Case | None
 LAUNCH = (
     quiet("ranks", positive("ranks"), 1, "x{}".format),
     switch("strong", "strong"),
-    quiet("threads", count("threads"), 0, "t{}".format),
+    quiet("threads", positive("threads", 0), 0, "t{}".format),
     switch("cold", "cold"),
 )
 """The axes of every workload: the number of ranks, whether they share one batch, the number of

@@ -189,7 +189,8 @@ class _Reader:
         """Return a case whose step a user's function builds: ``package.module:factory``."""
         self._check_keys(where, table, (*SETTINGS, "id", "target", "params"))
         target, case_id = table.get("target"), table.get("id")
-        if not isinstance(target, str) or not _names_a_function(target):
+        module, _, function = str(target).partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), function)):
             raise self.wrong(where, f"target is {target!r}; it must be package.module:factory")
         if not isinstance(case_id, str) or not is_case_id(case_id):
             raise self.wrong(where, f"id is {case_id!r}; it must be {ID_RULE}")
@@ -200,7 +201,7 @@ class _Reader:
             if not is_param(value):
                 problem = f"{key} is {value!r}; it must be {PARAM_RULE}"
                 raise self.wrong(f"{where}, params", problem)
-        return replace(base, id=case_id, workload=target, params=params)
+        return replace(base, id=case_id, workload=f"{module}:{function}", params=params)
 
     def _product(
         self, where: str, workload: WorkloadAxes, table: Mapping[str, Any], base: Case
@@ -309,8 +310,3 @@ def _matches(rule: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
 def _is_above_zero(value: Any) -> bool:
     """Whether a value is a number above 0, and not NaN, infinite or above `LARGEST`."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= LARGEST
-
-
-def _names_a_function(target: str) -> bool:
-    module, _, function = target.partition(":")
-    return all(part.isidentifier() for part in (*module.split("."), function))

@@ -11,9 +11,9 @@ from bench_lib.cases.axes import (
     WorkloadAxes,
     case_of,
     choice,
-    count,
     one_of,
     optional,
+    positive,
     quiet,
 )
 from bench_lib.formulas.images import (
@@ -43,8 +43,8 @@ def training_axes() -> WorkloadAxes:
             MEMORY_FORMAT,
             choice("compile_mode", COMPILE_MODES, "eager"),
             choice("feed", FEEDS),
-            optional("workers", count("workers"), "w{}".format),
-            quiet("epochs", count("epochs"), 0, "e{}".format),
+            optional("workers", positive("workers", 0), "w{}".format),
+            quiet("epochs", positive("epochs", 0), 0, "e{}".format),
             quiet("data", one_of("data", SOURCES), "generated"),
         ),
         _clash,

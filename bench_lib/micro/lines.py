@@ -100,15 +100,8 @@ class Watched:
         if self.training and (loss := self._ask()) is not None:
             losses.append(loss.clone() if self.keeps_losses else loss)
 
-    def warmup(self) -> list[PrintedIteration]:
-        """Return the first warm-up iterations, after all are done."""
-        return self._iterations(self.warmup_losses, self.warmup_s)
-
-    def measured(self, seconds: list[float]) -> list[PrintedIteration]:
-        """Return the measured iterations, given their times."""
-        return self._iterations(self.losses, seconds)
-
-    def _iterations(self, tensors: list[Tensor], seconds: list[float]) -> list[PrintedIteration]:
+    def iterations(self, tensors: list[Tensor], seconds: list[float]) -> list[PrintedIteration]:
+        """Return the iterations of these losses and times, after all are done."""
         losses = [float(loss) for loss in tensors]
         if not self.training:
             losses = [self.answer_loss] * len(seconds)

@@ -194,7 +194,8 @@ def _measured(
         if phase == "first step":
             _say(say, lines.before_warmup(options))
         if phase == "give way":
-            _say(say, lines.warming_up(watched.warmup(), watched.steps))
+            warmup = watched.iterations(watched.warmup_losses, watched.warmup_s)
+            _say(say, lines.warming_up(warmup, watched.steps))
         if phase == "measure":
             say("INFO: running the benchmark..")
 
@@ -208,7 +209,7 @@ def _measured(
     )
     watching = dataclasses.replace(context, phase=watched.enter, prepare=watched.prepare)
     measurement = measure(case, watching)
-    measured = watched.measured(measurement.iteration_s)
+    measured = watched.iterations(watched.losses, measurement.iteration_s)
     _say(say, lines.timed(measured))
     return measurement, measured
 
@@ -245,29 +246,28 @@ def _met(place: RankPlace, device: torch.device, say: Callable[[str], None]) -> 
     return group
 
 
+@dataclass
 class Passes:
     """The profiled passes that the flags request, on a newly built case.
 
     They run after the measurement, since a profiler slows every later launch.
     """
 
-    def __init__(self, options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> None:
-        """Do nothing yet."""
-        self._options = options
-        self._place = place
-        self._say = say
-        self.lines: list[str] = []
-        self.failed: list[str] = []
+    options: MicroOptions
+    place: RankPlace
+    say: Callable[[str], None]
+    lines: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
     def run(self, case: Case, setting: Setting) -> None:
         """Build the case and run the passes; an error becomes a line and loses no results."""
-        options = self._options
+        options = self.options
         passes = [self._autograd] if options.autograd_profiler else []
         passes += [self._kineto] if options.kineto else []
         passes += [self._flops] if options.flops_prof_step else []
         if not passes:
             return
-        self._say("INFO: building the network again, to profile it")
+        self.say("INFO: building the network again, to profile it")
         with self._trying():
             workload = build(case, setting)
             for _ in range(LEAST_WARMUP_STEPS):
@@ -286,9 +286,9 @@ class Passes:
             self.failed.append(f"not profiled: {why}")
 
     def _autograd(self, workload: Workload) -> None:
-        n = self._options.iterations
+        n = self.options.iterations
         if torch.cuda.is_available():
-            self._say(f"INFO: running {n} more iterations, with a range for every operation")
+            self.say(f"INFO: running {n} more iterations, with a range for every operation")
             ranges: Any = torch.autograd.profiler.emit_nvtx  # on AMD they are ROCTX's
             with ranges():
                 for _ in range(n):
@@ -302,9 +302,9 @@ class Passes:
             self.lines += ["", f"{title}:", table]
 
     def _kineto(self, workload: Workload) -> None:
-        options, place = self._options, self._place
+        options, place = self.options, self.place
         suffix = f"_rank{place.rank}" if place.ranks > 1 else ""
-        self._say("INFO: running more iterations under the profiler")
+        self.say("INFO: running more iterations under the profiler")
 
         def name(step: int) -> str:
             return f"{options.profiler_output or f'trace{step}'}{suffix}.json"
@@ -316,17 +316,17 @@ class Passes:
             self.lines.append(f"Trace of {captured.steps} iterations: {where} (ui.perfetto.dev)")
 
     def _flops(self, workload: Workload) -> None:
-        options, network_and_batch = self._options, workload.layers()
+        options, network_and_batch = self.options, workload.layers()
         assert network_and_batch is not None
         network, batch = network_and_batch
-        self._say("INFO: profiling one more iteration, layer by layer")
+        self.say("INFO: profiling one more iteration, layer by layer")
         text = layers.profile(
             network,
             batch,
             training=options.task == "train",
             autocast=lambda: autocast(options.precision("fp32"), batch.device),
             profile_step=options.flops_prof_step,
-            ranks=self._place.ranks,
+            ranks=self.place.ranks,
         )
         if options.compiling.mode != "eager":
             self.lines.append("NOTE: the layers are those of the network before it was compiled")

@@ -88,6 +88,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def perf(request: pytest.FixtureRequest) -> Perf:
     """Measure cases: ``perf.measure(case)``."""
     load(request.config)
-    from bench_lib.plugin import running  # noqa: PLC0415 - as in `load`
+    from bench_lib.plugin.measuring import SESSION  # noqa: PLC0415 - as in `load`
+    from bench_lib.plugin.running import Perf  # noqa: PLC0415
 
-    return running.perf(request)
+    return Perf(request, request.config.stash[SESSION])

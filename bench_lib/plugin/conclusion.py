@@ -92,14 +92,12 @@ def _report_all(session: PerfSession, suite: Suite) -> None:
     waiting, session.pending = session.pending, []
     session.judged = session.engine.judge()
     for test in waiting:
-        _report(session, suite, test)
-
-
-def _report(session: PerfSession, suite: Suite, test: WaitingTest) -> None:
-    records = [suite.records[id_] for id_ in test.case_ids]
-    failing = [record for record in records if session.fails(record)]
-    first = (failing or records)[0]
-    status = console.shown_status(first)
-    final = reports.judged(test.held, failing)
-    properties = reports.properties_of(records, suite.writer.run_id)
-    reports.publish(session.config, test.held, final, status, properties)
+        records = [suite.records[id_] for id_ in test.case_ids]
+        failing = [record for record in records if session.fails(record)]
+        status = console.shown_status((failing or records)[0])
+        properties = [("perf_run", suite.writer.run_id)]
+        for record in records:
+            shown = console.shown_status(record)
+            properties += [("perf_case", record.case.id), ("perf_status", shown)]
+        final = reports.judged(test.held, failing)
+        reports.publish(session.config, test.held, final, status, properties)

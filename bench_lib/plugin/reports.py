@@ -6,7 +6,7 @@ JUnit's XML has its cases' ids and statuses beside a test's outcome.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,11 +215,3 @@ def _restored(
 def waits(setup: pytest.TestReport) -> bool:
     """Whether this is the setup of a test whose other reports are held back."""
     return hasattr(setup, "perf_held")
-
-
-def properties_of(records: Iterable[Record], run_id: str) -> list[tuple[str, str]]:
-    """Return the properties of a test in JUnit's XML."""
-    properties = [("perf_run", run_id)]
-    for record in records:
-        properties += [("perf_case", record.case.id), ("perf_status", console.shown_status(record))]
-    return properties

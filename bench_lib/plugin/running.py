@@ -116,11 +116,6 @@ class Perf:
             pytest.fail(message, pytrace=False)
 
 
-def perf(request: pytest.FixtureRequest) -> Perf:
-    """Return the fixture of a test."""
-    return Perf(request, request.config.stash[SESSION])
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     """Have workers import what they need while the suite is collected.

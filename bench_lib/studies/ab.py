@@ -111,7 +111,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
         engine.end(int(any(record.status in FAILING for record in records)))
     environments = {name: engine.environments[name] for name in sorted(engine.suites)}
     return Compared(
-        rows(engine, records),
+        [row_of(record, engine.suite.pairs_of(record.case.id)) for record in records],
         environments,
         differences(environments["A"], environments["B"]),
         {name: engine.suites[name].writer.run_id for name in environments},
@@ -120,12 +120,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     )
 
 
-def rows(engine: Engine, records: Iterable[Record]) -> list[PairRow]:
-    """Return the row of each judged case, in their order."""
-    return [_row(record, engine.suite.pairs_of(record.case.id)) for record in records]
-
-
-def _row(record: Record, pairs: Sequence[tuple[ProcessSummary, ProcessSummary]]) -> PairRow:
+def row_of(record: Record, pairs: Sequence[tuple[ProcessSummary, ProcessSummary]]) -> PairRow:
     """Return a case's row, by the time that gave the case its status."""
     timed = [v for v in record.verdicts if metrics.find(v.metric) in TIMES and v.ratio]
     status = record.status or Status.ERROR

@@ -28,7 +28,7 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Hardware, Status, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
-from bench_lib.studies.ab import clock_of, rows
+from bench_lib.studies.ab import clock_of
 from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
 
 BUILD_LIMIT_S = 4 * 3600.0
@@ -219,13 +219,12 @@ class Bisecting:
         with opened(self.device, settings) as engine:
             engine.held.open(0)
             engine.measure_together([self.case], 0)
-            engine.judge()
-            (row,) = rows(engine, engine.suite.judged())
+            (record,) = engine.judge()
             engine.end(0)
-        if row.status in (Status.ERROR, Status.SKIPPED, Status.INCOMPARABLE):
-            raise LaunchError(row.verdicts[0].reason)
+        if record.status in (Status.ERROR, Status.SKIPPED, Status.INCOMPARABLE):
+            raise LaunchError(record.verdicts[0].reason)
         pairs = engine.suite.pairs_of(self.case.id)
-        clock = clock_of(pairs).name  # not row.metric, which was chosen by its verdict
+        clock = clock_of(pairs).name  # not the time that the verdict chose
         return [math.log(new.values[clock] / old.values[clock]) for new, old in pairs]
 
 

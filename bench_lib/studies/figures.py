@@ -188,7 +188,8 @@ def rate_in_words(figures: Figures) -> str:
 
 def trouble_lines(figures: Iterable[Figures]) -> list[str]:
     """Return why cases have no figures; judged cases have verdicts that say so."""
-    return _once(f"{f.case_id}: {f.status}: {f.reason}" for f in figures if not f.is_measured)
+    lines = (f"{f.case_id}: {f.status}: {f.reason}" for f in figures if not f.is_measured)
+    return list(dict.fromkeys(lines))
 
 
 def doubts(figures: Iterable[Figures]) -> list[str]:
@@ -196,12 +197,8 @@ def doubts(figures: Iterable[Figures]) -> list[str]:
     unsteady = [f"{f.case_id} ({f.spread:.0%})" for f in figures if (f.spread or 0.0) > TRUST]
     if not unsteady:
         return []
-    names = ", ".join(_once(unsteady))
+    names = ", ".join(dict.fromkeys(unsteady))
     return [f"iterations spread by more than {TRUST:.0%}, so compare with care: {names}"]
-
-
-def _once(lines: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(lines))
 
 
 # ---- columns ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.settings import Outcome, Progress
 from bench_lib.formats import seconds
-from bench_lib.model import Case, Status, UserError, Verdict
+from bench_lib.model import Case, Status, UserError
 from bench_lib.verdict import judge
 from bench_lib.verdict.statistics.change import LEAST_PROCESSES, Contrast, paired
 
@@ -198,12 +198,11 @@ def _effect(
     found = [
         statistics.fmean(v.status is Status.REGRESSED for v in verdicts) for verdicts in judged
     ]
-    return Effect(planted, math.expm1(shift), *found, *map(_detectable, judged))
-
-
-def _detectable(verdicts: Sequence[Verdict]) -> float:
-    effects = [v.detectable_effect for v in verdicts if v.detectable_effect is not None]
-    return statistics.median(effects)
+    detectable = [
+        statistics.median(v.detectable_effect for v in verdicts if v.detectable_effect is not None)
+        for verdicts in judged
+    ]
+    return Effect(planted, math.expm1(shift), *found, *detectable)
 
 
 def _splits(processes: int) -> Iterator[tuple[list[int], list[int]]]:
