@@ -95,19 +95,32 @@ def exercise(
     shows how much compiling gains as networks get deeper; batch-sweep finds the best batch;
     largest-batch finds the largest that fits into memory.
     """
+    from bench_lib.backends import detect
+    from bench_lib.launch.catalogue import network_sizes
     from bench_lib.studies.networks import STUDIES
 
     known(name, [*STUDIES, LARGEST_BATCH], "NAME")
     if name != LARGEST_BATCH:
         refuse(context, ["at_most"], f"exercise {name} does not use it")
-    session = Session(name, options, keeping)
+    check_limit(options.time_limit)
+    sampling = Sampling()
+    if options.iterations is not None:
+        sampling = Sampling(iterations=options.iterations, max_iterations=options.iterations)
+    template = Template(network_sizes(), {"task": options.task}, sampling, options.time_limit)
+    session = Measuring(name, detect()[0], keeping, command=f"exercise {name}")
     if name == LARGEST_BATCH:
-        largest_batch(session, networks, options)
+        largest_batch(session, template, networks, options)
     else:
-        compare(session, STUDIES[name], networks, options)
+        compare(session, template, STUDIES[name], networks, options)
 
 
-def compare(session: Session, study: Study, networks: str | None, options: ExerciseOptions) -> None:
+def compare(
+    session: Measuring,
+    template: Template,
+    study: Study,
+    networks: str | None,
+    options: ExerciseOptions,
+) -> None:
     """Measure what a study compares, and print its table."""
     values = {
         "network": _networks(study.name, networks or study.usual.get("network")),
@@ -120,7 +133,7 @@ def compare(session: Session, study: Study, networks: str | None, options: Exerc
             raise UserError(f"{option}: exercise {study.name} compares only {axes}; give one value")
     if "network" in study.axes and EAGER in values["compile_mode"]:
         raise UserError("--mode eager compiles nothing; choose a mode that does")
-    cases = [session.case(**params) for params in study.values(values)]
+    cases = [template.case(**params) for params in study.values(values)]
     compiles = any(case.params["compile_mode"] not in ("eager", "graph") for case in cases)
     figures = session.figures_of_all(cases, COMPILING if compiles else "")
     session.conclude(study, study.rows(cases, figures, session.device))
@@ -158,7 +171,9 @@ def _values(axis: str, options: ExerciseOptions, study: Study, device: Hardware)
 # ---- the largest batch ------------------------------------------------------------------
 
 
-def largest_batch(session: Session, network: str | None, options: ExerciseOptions) -> None:
+def largest_batch(
+    session: Measuring, template: Template, network: str | None, options: ExerciseOptions
+) -> None:
     """Find the largest batch that fits into memory, by precision."""
     from bench_lib import backends
     from bench_lib.studies import batches
@@ -180,7 +195,7 @@ def largest_batch(session: Session, network: str | None, options: ExerciseOption
     common: dict[str, Param] = {"network": chosen, "compile_mode": options.mode or EAGER}
 
     def case_of(precision: str) -> Callable[[int], Case]:
-        return lambda batch: session.case(**common, precision=precision, batch_size=batch)
+        return lambda batch: template.case(**common, precision=precision, batch_size=batch)
 
     for precision in precisions:
         case_of(precision)(start)  # raises before anything runs
@@ -218,25 +233,3 @@ def _search(engine: Engine, precision: str, case_of: Callable[[int], Case], sear
         measure=measure,
         say=lambda line: say(f"{precision}: {line}"),
     )
-
-
-# ---- measuring --------------------------------------------------------------------------
-
-
-class Session(Measuring):
-    """One exercise on this machine's first device: its cases and their results."""
-
-    COMMAND = "exercise "
-
-    def __init__(self, name: str, options: ExerciseOptions, keeping: Keeping) -> None:
-        """Take what all cases have in common; raises UserError."""
-        from bench_lib.backends import detect
-        from bench_lib.launch.catalogue import network_sizes
-
-        super().__init__(name, detect()[0], keeping)
-        sampling = Sampling()
-        if options.iterations is not None:
-            sampling = Sampling(iterations=options.iterations, max_iterations=options.iterations)
-        check_limit(options.time_limit)
-        common: dict[str, Param] = {"task": options.task}
-        self.case = Template(network_sizes(), common, sampling, options.time_limit).case

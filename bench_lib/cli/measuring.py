@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, say, tell
@@ -27,34 +27,24 @@ class Keeping:
     json: Json = False
 
 
+@dataclass
 class Measuring:
     """One command's measurements, on one device after the other, and how it prints them."""
 
-    COMMAND = ""
-    """Precedes the name in the command."""
-
-    def __init__(
-        self,
-        name: str,
-        device: Hardware,
-        keeping: Keeping,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        """Note the device and the folder; nothing starts before it is needed.
-
-        Workers have ``variables`` in their environment.
-        """
-        self.device = device
-        """The device of the next measurements."""
-        self.figures: dict[str, Figures] = {}
-        """By case."""
-        self.records: list[Record] = []
-        self.written: list[dict[str, str | None]] = []
-        """One entry per device, in order."""
-        self._name = name
-        self._keeping = keeping
-        self._variables = variables or {}
-        self._measured = True
+    name: str
+    device: Hardware
+    """The device of the next measurements."""
+    keeping: Keeping
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables in the workers' environment."""
+    command: str = ""
+    """The command's words, if not the name."""
+    figures: dict[str, Figures] = field(default_factory=dict)
+    """By case."""
+    records: list[Record] = field(default_factory=list)
+    written: list[dict[str, str | None]] = field(default_factory=list)
+    """One entry per device, in order."""
+    _measured: bool = True
 
     def figures_of_all(
         self,
@@ -77,7 +67,7 @@ class Measuring:
             engine.settings.progress.begin(MEASURING, [[case.id for case in cases]])
             for case in cases:
                 record = engine.measure(case)
-                if not self._keeping.json:
+                if not self.keeping.json:
                     each(record)
                 engine.settings.progress.finish(case.id)
             for nth in range(1, processes):
@@ -94,12 +84,12 @@ class Measuring:
         from bench_lib.engine.settings import Settings, Side
         from bench_lib.studies.figures import figures_of
 
-        pace = read(self._keeping.history, self.device.key)
+        pace = read(self.keeping.history, self.device.key)
         settings = Settings(
-            history=self._keeping.history,
-            command=self._name,
+            history=self.keeping.history,
+            command=self.name,
             judged=False,
-            sides={"": Side(environment=self._variables)},
+            sides={"": Side(environment=self.variables)},
             say=say,
             progress=ProgressLines(say, lambda _phase: pace),
         )
@@ -124,7 +114,7 @@ class Measuring:
 
     def say_apart(self, line: str = "") -> None:
         """Print a line, unless JSON is printed."""
-        if not self._keeping.json:
+        if not self.keeping.json:
             print(line, flush=True)
 
     def conclude(
@@ -159,10 +149,10 @@ class Measuring:
         path = self.written[-1]["history"]
         lines = [*trouble_lines(figures), *notes, *explanations(self.records)]
         answer = Answer(
-            command=self.COMMAND + self._name.replace("train-", "train "),
+            command=self.command or self.name,
             tables=tables,
             notes=[*lines, *([] if path is None else [f"written to {path}"])],
             about={"hardware_key": self.device.key, "history": path, **(about or {})},
             exit_status=0 if passes and self._measured else 1,
         )
-        tell(answer, json=self._keeping.json)
+        tell(answer, json=self.keeping.json)

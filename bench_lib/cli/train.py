@@ -15,6 +15,7 @@ from bench_lib.cli.options import grouped, known, refuse
 from bench_lib.formulas.images import DATASETS
 from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import Case, Param, Record, Sampling, UserError
+from bench_lib.report.answer import Table
 from bench_lib.studies.asked import check_limit, numbers_in
 
 NETWORKS = {"resnet": "resnet50", "swinv2": "swin_v2_t", "vit": "vit_b_16"}
@@ -162,7 +163,8 @@ def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> Non
     base = Case("", "", sampling=sampling, time_limit_s=options.time_limit or 0.0)
     sampling = replace(sampling, iterations=iterations, max_iterations=iterations)
     cases = training.three_cases(values, replace(base, sampling=sampling), base)
-    session = Measuring("train-cifar100", detect()[0], keeping, source.variables)
+    name, device = f"train-{CIFAR_100}", detect()[0]
+    session = Measuring(name, device, keeping, source.variables, command=f"train {CIFAR_100}")
 
     def print_steps(record: Record) -> None:
         if record.case.id == cases[training.TOGETHER].id:
@@ -178,6 +180,7 @@ def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> Non
 def _cifar10_table(trained: Trained, source: TrainingSource, keeping: Keeping) -> None:
     from bench_lib.backends import detect
     from bench_lib.studies import training
+    from bench_lib.studies.figures import columns_of
 
     if trained.steps is not None and trained.epochs is not None:
         raise UserError("--steps and --epochs cannot be combined; choose one")
@@ -197,9 +200,11 @@ def _cifar10_table(trained: Trained, source: TrainingSource, keeping: Keeping) -
         sampling = Sampling(iterations=rounds, max_iterations=rounds, checks=False)
         base = replace(base, sampling=sampling)
     cases = [training_case(base, **values, ranks=count) for count in counts]
-    session = Measuring("train-cifar10-table", detect()[0], keeping, source.variables)
+    name, device = f"train-{TABLE}", detect()[0]
+    session = Measuring(name, device, keeping, source.variables, command=f"train {TABLE}")
     rows = training.ranks_rows(cases, session.figures_of_all(cases), epochs)
-    table, notes = training.ranks_table(rows), training.ranks_notes(rows, options.steps)
+    table = Table(columns_of(training.RANKS), rows, is_upright=True)
+    notes = training.ranks_notes(rows, options.steps)
     session.tell({"rows": table}, [row.figures for row in rows], notes)
 
 

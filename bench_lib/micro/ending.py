@@ -13,28 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib import backends, files
-from bench_lib.engine.engine import Engine, opened
-from bench_lib.engine.settings import Settings
+from bench_lib.engine.engine import Engine
 from bench_lib.formulas.roofline import place
 from bench_lib.micro import lines
 from bench_lib.micro.flags import MicroOptions
 from bench_lib.micro.session import RankSeen
 from bench_lib.model import Hardware, UserError
-
-
-@contextlib.contextmanager
-def keeping(
-    history: Path | None, device: Hardware, say: Callable[[str], None]
-) -> Iterator[Engine | None]:
-    """Open the history and monitor the device before anything is measured; None without history.
-
-    Raises HistoryError and DeviceBusyError.
-    """
-    if history is None:
-        yield None
-        return
-    with opened(device, Settings(history, command="micro", judged=False, say=say)) as engine:
-        yield engine
 
 
 @dataclass

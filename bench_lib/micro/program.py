@@ -101,8 +101,10 @@ def _say(mark: str, text: str) -> None:
 
 def _measured(options: MicroOptions, place: RankPlace) -> int:
     from bench_lib import backends
+    from bench_lib.engine.engine import opened
+    from bench_lib.engine.settings import Settings
     from bench_lib.micro import lines
-    from bench_lib.micro.ending import Ending, keeping
+    from bench_lib.micro.ending import Ending
     from bench_lib.micro.session import check_compiling, run
 
     check_compiling(options, place)
@@ -114,7 +116,10 @@ def _measured(options: MicroOptions, place: RankPlace) -> int:
             # If torch cannot open the device, the session reports that.
             devices = backends.detect()
             device = devices[min(place.device_index, len(devices) - 1)]
-            engine = stack.enter_context(keeping(options.history, device, say))
+            engine = None
+            if options.history is not None:
+                settings = Settings(options.history, command="micro", judged=False, say=say)
+                engine = stack.enter_context(opened(device, settings))
             ending = Ending(options, device, engine, _print, trouble)
         seen = run(options, place, say)
         trouble += seen.failed

@@ -11,8 +11,8 @@ from bench_lib.cases.training import training_case
 from bench_lib.formats import SHARE, TIMES, many
 from bench_lib.formulas.images import INPUT_ALONE
 from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
-from bench_lib.report.answer import Column, Table
-from bench_lib.studies.figures import COLUMNS, PROBLEM, Figures, columns_of, doubts, ratio
+from bench_lib.report.answer import Column
+from bench_lib.studies.figures import COLUMNS, PROBLEM, Figures, doubts, ratio
 from bench_lib.studies.registry import Study, StudyRow
 
 LINE = "{} / {}: loss {:.2f}, acc {:.2%}, images / second / gpu: {:.2f}."
@@ -184,7 +184,7 @@ def last_epoch(training: Training, epochs: int) -> float | None:
     return statistics.fmean(last) if last else None
 
 
-_RANKS: list[str | Column[Any]] = [
+RANKS: list[str | Column[Any]] = [
     Column("ranks", lambda row: row.ranks, heading="GPUs"),
     PROBLEM,
     Column("training_s", lambda row: row.training_s, "s", "Training time"),
@@ -196,11 +196,6 @@ _RANKS: list[str | Column[Any]] = [
     Column("speed_up", lambda row: row.speed_up, TIMES, "Speed-up"),
     Column("efficiency", lambda row: row.efficiency, SHARE, "Efficiency"),
 ]
-
-
-def ranks_table(rows: Sequence[RanksRow]) -> Table[RanksRow]:
-    """Return the table by ranks: a column for each number of GPUs, a row for each figure."""
-    return Table(columns_of(_RANKS), rows, is_upright=True)
 
 
 def ranks_notes(rows: Sequence[RanksRow], steps: int | None = None) -> list[str]:
