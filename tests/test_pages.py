@@ -108,6 +108,7 @@ def test_a_run_that_failed_without_a_case_is_in_the_sentence() -> None:
     )
     for run in (
         nights.make_run(exit_status=1, counts={"REGRESSED": 1}),  # and another run fixed it
+        nights.make_run(exit_status=1, counts={"INVALID": 1}, run_id="0d0d0d0d"),  # likewise
         nights.make_run(exit_status=None),
     ):
         assert nights.make_night([nights.make_entry()], runs=[run]).red == []

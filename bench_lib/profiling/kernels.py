@@ -305,7 +305,7 @@ def blamed(difference: Diff, step_delta_s: float | None = None) -> list[str]:
     if is_noise or (step_delta_s is not None and _explains_little(difference, step_delta_s)):
         added = [] if step_delta_s is None else _added_calls(difference, step_delta_s)
         named = [f"{change.role}: {change.name}" for change in added[:MOST]]
-        return named or [f"outside the {difference.what}"]
+        return named or [f"time outside the {difference.what}"]
     if _alike(difference) is not None:
         return [f"all {difference.what} alike"]
     return [f"{change.role}: {change.name}" for change in _worst(difference)]

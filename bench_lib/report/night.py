@@ -240,9 +240,11 @@ class Night:
     def red(self) -> list[RunLine]:
         """The runs that failed though no case did: most were INVALID, or all had to be OK.
 
-        Runs that failed because of a new slowdown over several nights are not among them.
+        Runs that failed because of a new slowdown over several nights are not among them, nor are
+        those whose cases were all measured again later.
         """
         explained = {slow_down.run_id for slow_down in self.slowed}
+        shown = {entry.run_id for entry in self.entries}
         return [
             run
             for run in self.runs
@@ -250,6 +252,7 @@ class Night:
             and run.exit_status
             and not any(map(run.counts.get, FAILING))
             and run.run_id not in explained
+            and (run.run_id in shown or not run.cases)
         ]
 
     @property
