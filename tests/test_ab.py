@@ -39,7 +39,6 @@ from bench_lib.model import (
 from bench_lib.storage import history
 from bench_lib.studies import ab
 from bench_lib.studies.ab import PairRow, fails
-from bench_lib.studies.asked import least_s
 from bench_lib.verdict import judge
 
 DEVICE = gpus(1)[0]
@@ -432,7 +431,7 @@ def test_the_expected_time_is_what_cases_took_before_or_a_guess():
     known, unknown = make_case(id="x"), make_case(id="y")
     took = Pace({"x": 5.0})
     assert ab.expected_s([known], 3, took) == 3 * 2 * 5.0
-    assert ab.expected_s([known, unknown], 3, took) == 3 * 2 * (5.0 + least_s([unknown]))
+    assert ab.expected_s([known, unknown], 3, took) == 3 * 2 * (5.0 + ab.GUESSED_S)
 
 
 # ---- the command --------------------------------------------------------------------------

@@ -149,12 +149,6 @@ def test_mnist_goes_over_threads_and_then_processes(run, tmp_path):
     assert records[threads[0]].nodeid == f"bench-lib/scaling::{threads[0]}"
 
 
-def test_the_expected_time_leaves_out_the_epochs_and_says_so(run):
-    words = ("mnist", "--over", "threads", "--at-most", "2")
-    assert "s or more, besides the epochs; a case" in run(*words).err
-    assert "s or more; a case" in run(*words, "--epochs", "0").err
-
-
 def test_the_law_is_fitted_and_asked_for_twice_as_many(run):
     answer = run("mnist", "--over", "threads", script=strong("threads", 0.25))
     assert answer.said("threads strong: ") == (

@@ -21,14 +21,7 @@ from bench_lib.engine.settings import Outcome
 from bench_lib.model import PRECISIONS, Launch, Numerics, Sampling, UserError
 from bench_lib.report.render import cells
 from bench_lib.studies import networks
-from bench_lib.studies.asked import (
-    TIME_LIMIT_S,
-    TUNING_LIMIT_S,
-    Template,
-    least_s,
-    names_in,
-    numbers_in,
-)
+from bench_lib.studies.asked import TIME_LIMIT_S, TUNING_LIMIT_S, Template, names_in, numbers_in
 from bench_lib.studies.batches import LEAST, Search
 from bench_lib.studies.figures import columns_of, figures_of, trouble_lines
 
@@ -646,7 +639,3 @@ def test_a_template_fills_in_what_its_cases_share():
     assert short.case(compile_mode="max-autotune").time_limit_s == 5
     with pytest.raises(UserError, match="int8 is for inference"):
         template.case(precision="int8", task="train")
-
-
-def test_the_time_told_grows_with_the_cases():
-    assert least_s([CASE]) < least_s([CASE, CASE]) == least_s([CASE], 2)

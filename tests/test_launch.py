@@ -117,6 +117,15 @@ def test_a_context_says_what_it_opened(context: WorkerProcess) -> None:
     assert context.cudnn is None
 
 
+def test_a_context_says_how_long_its_case_still_takes(context: WorkerProcess) -> None:
+    entered: list[tuple[str, float | None]] = []
+    request = MeasureRequest(enter=lambda phase, left_s: entered.append((phase, left_s)))
+    context.measure(case("well"), request)
+    told = [phase for phase, left_s in entered if left_s is not None]
+    assert told == ["warm-up", "give way"]
+    assert all(left_s is None or left_s > 0 for _, left_s in entered)
+
+
 def test_a_network_is_measured_from_end_to_end(context: WorkerProcess) -> None:
     params: dict[str, Param] = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
     measured = context.measure(Case("squeezed", "network", params, sampling=AT_ONCE))
@@ -356,6 +365,7 @@ def test_what_a_case_started_ends_with_its_context(
         (b'{"else": 1}\n', "unexpected answer: {'else': 1}"),
         (b'{"measurement": {}}\n', "missing required field"),
         (b'{"fault": {}}\n', "'kind'"),
+        (b'{"left_s": "long"}\n', "Expected `float | null`, got `str`"),
     ],
 )
 def test_an_answer_that_is_none_is_a_fault_of_the_protocol(

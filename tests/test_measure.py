@@ -14,11 +14,22 @@ import pytest
 import torch
 from standins.device import AT_ONCE, Device
 
-from bench_lib.model import Case, Choices, Launch, Measurement, Numerics, Sampling, Training
+from bench_lib.model import (
+    NUMERICS,
+    Case,
+    Choices,
+    Launch,
+    Measurement,
+    Numerics,
+    Sampling,
+    Training,
+)
 from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.measure import (
+    CHECKED,
     FEWEST_ISSUES,
     ISSUES,
+    LEAST_PORTIONED,
     LEAST_WARMUP_STEPS,
     MeasuringContext,
     iterations_for,
@@ -83,6 +94,39 @@ def test_every_second_of_a_case_belongs_to_a_phase():
     assert spent["warm-up"] == WARM / 4
     assert spent["build"] == spent["numerics"] == spent["FLOPs"] == 0.0
     assert math.fsum(spent.values()) == machine.now() - begin_s
+
+
+def lefts(machine: Device, sampling: Sampling = AT_ONCE, **context: Any) -> list[float]:
+    left: list[float] = []
+    machine.measure(sampling, left=left.append, **context)
+    return left
+
+
+TEN_STEPS = dataclasses.replace(AT_ONCE, iterations=10, max_iterations=10, warmup_s=1.0)
+
+
+def test_a_case_says_what_it_still_takes_after_its_first_step_and_again_after_the_warm_up():
+    machine = Device(work_s=[4.0, 2.0], issue_s=[0.0])
+    checked = 10 + CHECKED
+    assert lefts(machine, TEN_STEPS) == [4.0 * (WARM + AGAIN + checked), 2.0 * checked]
+
+
+def test_what_is_left_leaves_out_known_numerics_and_counts_the_parts_of_steps():
+    machine = Device(work_s=[4.0], issue_s=[0.0], portions={"forward": lambda: None})
+    measured = 10 + LEAST_PORTIONED
+    expected = [4.0 * (WARM + AGAIN + measured), 4.0 * measured]
+    assert lefts(machine, TEN_STEPS, known={NUMERICS}) == expected
+
+
+def test_short_steps_fill_the_time_of_the_warm_up_and_of_measuring():
+    sampling = Sampling(warmup_s=8.0, max_iterations=1000, measure_s=16.0, checks=False)
+    first, _ = lefts(Device(work_s=[1 / 8], issue_s=[0.0]), sampling)
+    assert first == 8.0 + 16.0
+
+
+def test_the_first_step_of_compiled_work_does_not_tell_what_is_left():
+    machine = Device(compiled=True, work_s=[64.0, 2.0], issue_s=[0.0])
+    assert lefts(machine, TEN_STEPS) == [2.0 * (10 + CHECKED)]
 
 
 # --- work that has parts, and an end of its own ----------------------------------------------

@@ -191,21 +191,22 @@ def test_a_wrong_option_is_named_before_anything_is_measured(options, message, m
     assert message in capsys.readouterr().err
 
 
-def test_what_is_left_follows_the_processes_that_were_measured():
+def test_what_is_left_follows_the_cases_that_were_measured():
     time = SimpleNamespace(now=1000.0)
 
     class Slow(Machine):
         def measure_again(self, cases, process):
-            time.now += 40.0
-            return super().measure_again(cases, process)
+            for outcomes in super().measure_again(cases, process):
+                time.now += 15.0
+                yield outcomes
 
     said = []
     checked(
         Slow(), progress=ProgressLines(said.append, lambda _phase: Pace({}), clock=lambda: time.now)
     )
     assert said[:2] == [
-        "self-check: 1 of 11 done; now process 1",
-        "self-check: 2 of 11 done, about 6 min left; now process 2",
+        "self-check: 1 of 41 done; now case 1 of process 1",
+        "self-check: 2 of 41 done, about 10 min left; now case 2 of process 1",
     ]
 
 

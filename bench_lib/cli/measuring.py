@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench_lib.cli.output import DEFAULT_HISTORY, HistoryDir, Json, say, tell
-from bench_lib.formats import duration, many
+from bench_lib.formats import many
 from bench_lib.model import Case, Hardware, Record
 from bench_lib.report.answer import Answer, Table
-from bench_lib.studies.asked import least_s
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
@@ -56,14 +55,16 @@ class Measuring:
     ) -> list[Figures]:
         """Measure cases, and return their figures.
 
-        Every case is measured in as many fresh ``processes``.  ``remark`` follows the expected
-        duration.  Unless JSON is printed, ``each`` gets every record as soon as it is measured.
+        Every case is measured in as many fresh ``processes``.  ``remark`` is on how long they take.
+        Unless JSON is printed, ``each`` gets every record as soon as it is measured.
         """
         from bench_lib.engine.settings import MEASURING, PLANNED
 
         with self.engine() as engine:
             engine.held.expect(cases)
-            self._announce(cases, remark)
+            limit_s = max(case.time_limit_s for case in cases)
+            what = f"{many(len(cases), 'case')} on {self.device.key}{remark}"
+            say(f"{what}; a case is stopped after {limit_s:g} s")
             engine.settings.progress.begin(MEASURING, [[case.id for case in cases]])
             for case in cases:
                 record = engine.measure(case)
@@ -102,15 +103,6 @@ class Measuring:
         self.written.append({"hardware_key": self.device.key, "history": path})
         self.records += records
         self.figures |= {record.case.id: figures_of(record, self.device) for record in records}
-
-    def _announce(self, cases: Sequence[Case], remark: str) -> None:
-        """Print what is measured and about how long it takes, with a remark on that."""
-        limit = max(case.time_limit_s for case in cases)
-        count, least = many(len(cases), "case"), duration(least_s(cases))
-        if any(case.params.get("epochs") for case in cases):
-            remark += ", besides the epochs"
-        line = f"{count} on {self.device.key}: {least} or more{remark}"
-        say(f"{line}; a case is stopped after {limit:g} s")
 
     def say_apart(self, line: str = "") -> None:
         """Print a line, unless JSON is printed."""

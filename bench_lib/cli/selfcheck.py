@@ -10,11 +10,10 @@ import typer
 from bench_lib.cli.options import share_of
 from bench_lib.cli.output import DEFAULT_HISTORY, DEFAULT_MATRIX, Json, Matrix, picked, say, tell
 from bench_lib.cli.reading import case_of
-from bench_lib.formats import FINE_SHARE, SHARE, amount, duration, seconds
+from bench_lib.formats import FINE_SHARE, SHARE, amount, seconds
 from bench_lib.model import Case, UserError
 from bench_lib.report.answer import Answer, Column, Table
 from bench_lib.report.render import cell
-from bench_lib.studies.asked import least_s
 
 if TYPE_CHECKING:
     from bench_lib.studies.selfcheck import Effect, Selfcheck
@@ -56,10 +55,9 @@ def selfcheck(
     planted = _shares(effects)
     default = DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE
     network = _network(case or default, matrix)
-    least = duration((processes + 1) * least_s([network], len(planted)))
     delays = ", ".join(amount(effect, SHARE) for effect in planted if effect)
     plan = f"{processes} fresh processes, each clean and with {delays} planted"
-    say(f"{network.id} on {device.key}: {plan}; {least} or more")
+    say(f"{network.id} on {device.key}: {plan}")
     with opened(device, Settings(judged=False, say=say)) as engine:
         result = check.check(
             engine.held,

@@ -124,7 +124,7 @@ class HeldDevice:
         self.watch()
         is_needed = not self._positions and not self._settings.reference_is_optional
         outcomes: dict[str, Outcome] = {}
-        with spoken(self._settings.say, case) as enter:
+        with spoken(self._settings, case) as enter:
             request = replace(PLAIN, enter=enter)
             for process in range(self._settings.processes):
                 sides = self._sides_of(case, process)
@@ -145,7 +145,7 @@ class HeldDevice:
     def glance(self, case: Case) -> Outcome:
         """Measure a case once in the first process, and take it as it is; raises LaunchError."""
         self.hold_for(case)
-        with spoken(self._settings.say, case) as enter:
+        with spoken(self._settings, case) as enter:
             attempt = self._attempt(case, 0, self._candidate, replace(PLAIN, enter=enter))
         return self._outcome(case, [attempt], self._candidate)
 
@@ -167,7 +167,7 @@ class HeldDevice:
         """
         try:
             for case in cases:
-                with spoken(self._settings.say, case) as enter:
+                with spoken(self._settings, case) as enter:
                     request = MeasureRequest(
                         keeps=case.id not in tuned_anew,
                         known={NUMERICS} if case.id in known else (),
@@ -240,7 +240,7 @@ class HeldDevice:
             for case in cases:
                 self.hold_for(case)
                 try:
-                    with spoken(self._settings.say, case, "profile"):
+                    with spoken(self._settings, case, "profile"):
                         if case.launch.ranks > 1:
                             kernels = processes.ranks(case).profile(case)
                         else:
@@ -420,13 +420,13 @@ class HeldDevice:
             is_only = process == 0 and self._settings.processes == 1
             where = "" if is_only else f", process {process + 1}"
             start = f"in {ranks} ranks" if ranks > 1 else "starting a process"
-            request.enter(start + where)
+            request.enter(start + where, math.inf)
             sent = replace(
                 request,
                 bursts=bursts,
                 known=known,
                 choices=choices,
-                enter=lambda phase: request.enter(phase + where),
+                enter=lambda phase, left_s: request.enter(phase + where, left_s),
             )
             measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
             if counts is not None:

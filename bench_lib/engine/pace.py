@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench_lib.engine.processes import FORK
-from bench_lib.engine.settings import Progress
+from bench_lib.engine.settings import Progress, Settings
 from bench_lib.formats import duration
 from bench_lib.model import COMPILE_MODES, Case
 from bench_lib.storage.lines import HistoryError
@@ -102,30 +102,40 @@ MOST_SILENT_S = 30.0
 
 @contextlib.contextmanager
 def spoken(
-    say: Callable[[str], None], case: Case, phase: str = "starting a process"
-) -> Iterator[Callable[[str], None]]:
+    settings: Settings, case: Case, phase: str = "starting a process"
+) -> Iterator[Callable[[str, float | None], None]]:
     """Say in which phase a case is after 10, 20 and 40 seconds, and then every 30 seconds.
 
-    After a first step of ten seconds, unless it compiles, say how long the other steps take.
-    Yields the function that learns of each later phase.
+    Say so at once where a process still takes ten seconds or more.  Yields the function that learns
+    of each later phase, and of the seconds left, which are infinite where a process begins.
     """
-    is_over, since_s = threading.Event(), time.monotonic()
+    is_over, began_s = threading.Event(), time.monotonic()
+    told_s, told_at_s = math.inf, began_s
+    is_alone = settings.processes == len(settings.sides) == 1
 
-    def enter(name: str) -> None:
-        nonlocal phase, since_s
-        step_s, since_s = time.monotonic() - since_s, time.monotonic()
-        if phase.startswith("first step") and step_s >= LONG_S and not is_compiled(case.id):
-            steps = case.sampling.warmup_steps + case.sampling.iterations
-            line = f"{case.id}: first step took {duration(step_s)}; {steps} more like it take "
-            say(f"{line}{duration(steps * step_s)}, and the limit is {case.time_limit_s:g} s")
+    def say() -> None:
+        now_s = time.monotonic()
+        line = f"{case.id}: {now_s - began_s:.0f} s so far ({phase})"
+        if 1 <= (left_s := told_at_s + told_s - now_s) < math.inf:
+            line += f", about {left_s:.0f} s left{'' if is_alone else ' of this process'}"
+            if told_s > case.time_limit_s:
+                line += f", but the limit is {case.time_limit_s:g} s"
+        settings.say(line)
+
+    def enter(name: str, left_s: float | None = None) -> None:
+        nonlocal phase, told_s, told_at_s
         phase = name
+        if left_s is None:
+            return
+        is_news, told_s, told_at_s = math.isinf(told_s), left_s, time.monotonic()
+        if is_alone and left_s < math.inf:
+            settings.progress.expect(case.id, left_s)
+        if is_news and LONG_S <= left_s < math.inf:
+            say()
 
     def watch() -> None:
-        passed_s, wait_s = 0.0, LONG_S
-        while not is_over.wait(wait_s):
-            passed_s += wait_s
-            wait_s = min(passed_s, MOST_SILENT_S)
-            say(f"{case.id}: {passed_s:.0f} s so far ({phase})")
+        while not is_over.wait(min(max(LONG_S, time.monotonic() - began_s), MOST_SILENT_S)):
+            say()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -164,12 +174,15 @@ class ProgressLines(Progress):
     _firsts: int = field(default=0, init=False)
     _done: list[tuple[float, float | None]] = field(default_factory=list, init=False)
     """Seconds that each finished task took, and was expected to take, if that was known."""
+    _ends: dict[str, float] = field(default_factory=dict, init=False)
+    """When a case ends, by its id, as its worker said."""
     _last: float = field(default=-math.inf, init=False)
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /, devices: int = 1) -> None:
         """Begin a phase in which so many devices share each lane's tests, or cases."""
         pace, now = self.pace(phase), self.clock()
-        self._phase, self._done, self._firsts = phase, [], len(lanes) * devices
+        self._phase, self._done, self._ends = phase, [], {}
+        self._firsts = len(lanes) * devices
         self._lanes = [
             _Lane({name: pace.of(name) for name in lane}, now, devices) for lane in lanes
         ]
@@ -178,6 +191,12 @@ class ProgressLines(Progress):
         if any(lanes) and (left_s if left_s < math.inf else 0.0) >= EVERY_S:
             self.say(self._line())
 
+    def expect(self, case_id: str, left_s: float, /) -> None:
+        """Note how long a case still takes; that is no news where no other case is left."""
+        self._ends[case_id] = self.clock() + left_s
+        if left_s < self.left_s() < math.inf:
+            self._say_if_due()
+
     def finish(self, name: str, /) -> None:
         """Note that a test is over; one that is in no lane changes nothing."""
         now = self.clock()
@@ -185,30 +204,34 @@ class ProgressLines(Progress):
             if name in lane.left:
                 self._done.append(((now - lane.since) * lane.devices, lane.left.pop(name)))
                 lane.since = now
-                if now - self._last >= EVERY_S:
-                    self._last = now
-                    self.say(self._line())
+                self._say_if_due()
 
     def left_s(self) -> float:
         """Return the seconds that the longest lane needs; infinity while nothing is known.
 
         Where the tasks so far took longer than expected, so will those that are left.  Each
-        device's first case loads libraries, so nothing is known before the second.
+        device's first case loads libraries, so nothing is known of others before the second.
         """
         done = self._done[self._firsts :]
         mean = statistics.fmean(taken for taken, _ in done) if done else math.inf
         taken_s = sum(taken for taken, seconds in done if seconds)
         expected_s = sum(seconds or 0.0 for _, seconds in done)
         factor = max(1.0, taken_s / expected_s) if expected_s else 1.0
-        longest = 0.0
+        longest, now = 0.0, self.clock()
         for lane in self._lanes:
-            takes = [
-                mean if seconds is None else factor * seconds for seconds in lane.left.values()
-            ]
-            passed_s = self.clock() - lane.since
-            running_s = sum(min(passed_s, seconds) for seconds in takes[: lane.devices])
-            longest = max(longest, (sum(takes) - running_s) / lane.devices)
+            lane_s = 0.0
+            for place, (name, seconds) in enumerate(list(lane.left.items())):
+                ends = now + (mean if seconds is None else factor * seconds)
+                if place < lane.devices:
+                    ends = self._ends.get(name_of(name), ends - (now - lane.since))
+                lane_s += max(0.0, ends - now)
+            longest = max(longest, lane_s / lane.devices)
         return longest
+
+    def _say_if_due(self) -> None:
+        if (now := self.clock()) - self._last >= EVERY_S:
+            self._last = now
+            self.say(self._line())
 
     def _line(self) -> str:
         done, left = len(self._done), sum(len(lane.left) for lane in self._lanes)

@@ -81,8 +81,10 @@ class MeasureRequest:
     """Whether compiled code stays in the user's cache folder; else it is tuned again next time."""
     known: Collection[str] = ()
     """Results that are not computed again: NUMERICS or COUNTS."""
-    enter: Callable[[str], None] = dataclasses.field(default=lambda _phase: None, compare=False)
-    """Called with each phase that begins."""
+    enter: Callable[[str, float | None], None] = dataclasses.field(
+        default=lambda _phase, _left_s: None, compare=False
+    )
+    """Called with each phase, and with the seconds that are left when a worker knows them."""
 
 
 PLAIN = MeasureRequest()
@@ -165,7 +167,7 @@ class WorkerProcess:
         kind: type[Answer],
         options: Mapping[str, Any] | None = None,
         *,
-        enter: Callable[[str], None] = lambda _phase: None,
+        enter: Callable[[str, float | None], None] = PLAIN.enter,
     ) -> Answer:
         offset = self._log.stat().st_size if self._log.exists() else 0
         deadline = time.monotonic() + case.time_limit_s
@@ -174,9 +176,9 @@ class WorkerProcess:
             self._connection.send({order: dataclasses.asdict(case), **(options or {})})
             while True:
                 message = self._connection.receive(max(0.0, deadline - time.monotonic()))
-                if "phase" in message:
-                    phase = str(message["phase"])
-                    enter(phase)
+                if "phase" in message or "left_s" in message:
+                    phase = str(message.get("phase", phase))
+                    enter(phase, msgspec.convert(message.get("left_s"), float | None))
                 elif "give_way" in message:
                     began = time.monotonic()
                     self.give_way()

@@ -19,12 +19,13 @@ from bench_lib.engine.sides import differences
 from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Environment, ProcessSummary, Record, Status, Verdict
-from bench_lib.studies.asked import least_s
 from bench_lib.verdict import metrics
 from bench_lib.verdict.metrics import Metric
 from bench_lib.verdict.pairing import TIMES
 from bench_lib.verdict.severity import FAILING, rank
 
+GUESSED_S = 5.0
+"""What a case of which nothing is known counts as."""
 _UNMEASURED = (Status.ERROR, Status.SKIPPED)
 UNJUDGED = (Status.INVALID, Status.INCOMPARABLE, Status.NOISY)
 """Statuses of cases that may be slower or not."""
@@ -177,4 +178,4 @@ def unanswered(rows: Sequence[PairRow]) -> str:
 
 def expected_s(cases: Iterable[Case], pairs: int, pace: Pace) -> float:
     """Return about how long ``pairs`` pairs of every case take, in seconds."""
-    return pairs * 2 * sum(pace.of(case.id) or least_s([case]) for case in cases)
+    return pairs * 2 * sum(pace.of(case.id) or GUESSED_S for case in cases)

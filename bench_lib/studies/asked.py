@@ -13,8 +13,6 @@ from bench_lib.model import Case, Param, Sampling, UserError
 TIME_LIMIT_S = 300.0
 TUNING_LIMIT_S = 1200.0
 """Time limit of a case that tries many kernels before it chooses one."""
-OPENING_S = 3.0
-"""Rough time to open a device in a fresh process, its first kernels included."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +33,6 @@ class Template:
         limit = self.time_limit_s or (TUNING_LIMIT_S if tuning else TIME_LIMIT_S)
         base = Case("", "", sampling=self.sampling, time_limit_s=limit)
         return case_of(network_axes(self.sizes), chosen, base)
-
-
-def least_s(cases: Sequence[Case], times: int = 1) -> float:
-    """Return about how long cases take, each ``times`` times in one fresh process, in seconds.
-
-    That is a lower bound: it assumes that steps are short and nothing is compiled.
-    """
-    case_s = (case.sampling.warmup_s + case.sampling.measure_s + 1.0 for case in cases)
-    return OPENING_S + times * sum(case_s)
 
 
 def names_in(text: str, option: str, kind: str, choices: Sequence[str]) -> list[str]:

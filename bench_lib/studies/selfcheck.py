@@ -130,22 +130,24 @@ def check(
     ``effects`` are shares of a step.  Raises SelfcheckError where the case cannot be measured.
     """
     effects = sorted({0.0, *effects})
-    names = ["calibration", *(f"process {n}" for n in range(1, processes + 1))]
+    turns = itertools.product(range(1, processes + 1), range(1, len(effects) + 1))
+    names = ["calibration", *(f"case {n} of process {process}" for process, n in turns)]
     progress.begin("self-check", [names])
+    unfinished = iter(names)
     step_s, unit_s = _calibrated(device, case, GPU_UNITS if on_gpu else CPU_UNITS)
     planted = {
         effect: _planted(case, effect, round(effect * step_s / unit_s)) for effect in effects
     }
     logs: dict[float, list[float]] = {effect: [] for effect in effects}
-    progress.finish(names[0])
-    for process, name in enumerate(names[1:], 1):
+    progress.finish(next(unfinished))
+    for process in range(1, processes + 1):
         # Each effect comes first, second, ... equally often, so that order is not taken for one.
         turn = process % len(effects)
         order = [*effects[turn:], *effects[:turn]]
         outcomes = device.measure_again([planted[effect] for effect in order], process)
         for effect, (outcome,) in zip(order, outcomes, strict=True):
             logs[effect].append(math.log(median_s(outcome)))
-        progress.finish(name)
+            progress.finish(next(unfinished))
     results = [_effect(effect, slowed, logs[0.0], tolerance) for effect, slowed in logs.items()]
     between = statistics.stdev(logs[0.0])
     return Selfcheck(case, tolerance, processes, step_s, between, results)

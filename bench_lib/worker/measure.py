@@ -97,6 +97,8 @@ PORTIONED, PORTIONED_S = 20, 1.0
 than this."""
 LEAST_PORTIONED = 6
 """Fewer would not distinguish a slow rank from chance."""
+CHECKED = 3
+"""Steps that comparing an answer with FP32 eager's takes about as long as."""
 LEAST_WARMUP_STEPS = 3
 """CUDA graphs are recorded on the second and third call of a compiled step."""
 
@@ -200,6 +202,8 @@ class MeasuringContext:
     """Results that need not be computed again: NUMERICS, COUNTS."""
     phase: Callable[[str], None] = lambda _name: None
     """Called with each phase of the case, for the error message of a hang."""
+    left: Callable[[float], None] = lambda _left_s: None
+    """Called with the seconds that the case still takes, when a first step or the warm-up tells."""
     agree: Callable[[float], float] = lambda value: value
     """Makes ranks take the same decision: returns the largest of all ranks' values."""
     cache_state: Callable[[], str | None] = compile_cache_state
@@ -289,6 +293,7 @@ def _measured(
 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
     marks = clock.marks(n + 1)
+    context.left(_left_s(sampling, context, workload, steady.blocks[-1]))
     context.phase("measure")
 
     stretch = _run_stretch(clock, marks, workload)
@@ -382,6 +387,9 @@ def _warmed_up(
     brief = brief or workload.documents is not None
     least = max(sampling.warmup_steps, 1 if brief else LEAST_WARMUP_STEPS)
     context.phase("warm-up")
+    if not workload.compiled:  # or that time is the compiler's
+        warmup_s = max(sampling.warmup_s, (least if brief else least + 1) * first_step_s)
+        context.left(warmup_s + _left_s(sampling, context, workload, first_step_s))
     steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, least, sampling.warmup_early_s)
     steady.warm_up(clock, workload.step, first_step_s, context.agree)
     context.phase("give way")
@@ -389,6 +397,21 @@ def _warmed_up(
     if not brief:
         timed(clock, workload.step, steady.next_block(context.agree(first_step_s)))
     return steady
+
+
+def _left_s(
+    sampling: Sampling, context: MeasuringContext, workload: Workload, step_s: float
+) -> float:
+    """Return about how long a case takes after its warm-up, at so many seconds a step.
+
+    What takes some seconds at most, however long a step is, does not count.
+    """
+    steps = workload.steps or iterations_for(sampling, step_s)
+    if workload.portions:
+        steps += LEAST_PORTIONED
+    if sampling.checks and NUMERICS not in context.known:
+        steps += CHECKED
+    return steps * step_s
 
 
 def _checked(

@@ -58,6 +58,7 @@ def serve_cases(name: str) -> int:
         context_id=name,
         device_uuid=description.uuid,
         phase=lambda phase: connection.send({"phase": phase}),
+        left=lambda left_s: connection.send({"left_s": left_s}),
         give_way=give_way,
     )
     try:
