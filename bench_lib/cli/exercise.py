@@ -26,7 +26,6 @@ from bench_lib.studies.asked import Template, check_limit, names_in, numbers_in
 
 if TYPE_CHECKING:
     from bench_lib.engine.engine import Engine
-    from bench_lib.engine.settings import Outcome
     from bench_lib.studies.batches import Search
     from bench_lib.studies.registry import Study
 
@@ -221,15 +220,9 @@ def largest_batch(
 
 
 def _search(engine: Engine, precision: str, case_of: Callable[[int], Case], search: Search) -> None:
-    def measure(case: Case) -> Outcome:
-        outcome, *others = engine.attempt(case)
-        for other in others:
-            engine.note(other)
-        return outcome
-
     search.run(
         case_of,
         glance=engine.held.glance,
-        measure=measure,
+        measure=lambda case: engine.attempt(case)[0],
         say=lambda line: say(f"{precision}: {line}"),
     )
