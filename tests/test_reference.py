@@ -1016,6 +1016,8 @@ def test_only_what_pairs_could_have_told_says_why_there_are_none():
         Verdict(Status.REGRESSED, "latency", "slower"),
         Verdict(Status.OK, "latency", "fine"),
         Verdict(Status.REGRESSED, "memory", "more"),
+        Verdict(Status.NO_BASELINE, "latency", "new"),
     ]
     found = [reasons.of(v) for v in pairing.decided(verdicts, [], evidence)]
-    assert found == ["slower; not compared with the reference: it does not start", "fine", "more"]
+    why = "; not compared with the reference: it does not start"
+    assert found == [f"slower{why}", "fine", "more", f"new{why}"]

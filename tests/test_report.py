@@ -15,6 +15,7 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench_lib.findings import NotInterleaved
 from bench_lib.formats import many, percent, printable, quantity, seconds, signed_percent, some
 from bench_lib.model import Status
 from bench_lib.report.console import changes, explanations, in_words, rate_of, summary
@@ -157,6 +158,15 @@ def test_why_cases_are_noisy_is_one_line():
     records = [noisy("a", "3%", 1, "3 of 4 pairs agree; "), noisy("b", "0.5%", 2)]
     runs = "runs vary by 1%, so a slowdown below 5% may go unnoticed"
     assert explanations(records) == [f"a, b: NOISY latency: {runs}"]
+
+
+def test_why_new_cases_have_no_pairs_is_one_line():
+    lacking = make_verdict(status=Status.NO_BASELINE, findings=[NotInterleaved("no such module")])
+    records = [
+        make_record(case=make_case(id=name), status=Status.NO_BASELINE, verdicts=[lacking])
+        for name in "ab"
+    ]
+    assert explanations(records) == ["a, b: not compared with the reference: no such module"]
 
 
 def test_of_several_sets_of_changes_each_names_its_cases():

@@ -7,6 +7,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from bench_lib.findings import NotInterleaved
 from bench_lib.formats import SHARE, printable, shortened, some
 from bench_lib.model import Measurement, Record, Status, Verdict
 from bench_lib.report.answer import Column, Table, judged
@@ -120,6 +121,8 @@ def explanations(records: Iterable[Record], *, above: Sequence[Record] = ()) -> 
         for verdict in record.verdicts if record not in above else ():
             if verdict.against == ROLLING and (verdict.metric, verdict.status) in pinned:
                 continue
+            if verdict.status is Status.NO_BASELINE and (lack := verdict.found(NotInterleaved)):
+                reasons.append((record.case.id, f"not compared with the reference: {lack.why}"))
             is_finding = verdict.against == REFERENCE and verdict.metric in elsewhere
             if verdict.status not in _QUIET or verdict.against == "published" or is_finding:
                 # A busy machine makes most cases NOISY; the table has their changes.

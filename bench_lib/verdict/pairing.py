@@ -182,7 +182,7 @@ def decided(
         without = "" if pairing is None else pairing.without
         return [
             v.finding(NotInterleaved(without))
-            if without and v.status in _SLOWER and can_answer(v)
+            if without and v.status in (*_SLOWER, Status.NO_BASELINE) and can_answer(v)
             else v
             for v in verdicts
         ]
