@@ -45,12 +45,9 @@ def text(string: str) -> str:
 
     It formats nothing, mentions nobody, and refers to no issue and no address.
     """
-    escaped = _MARKS.sub(_escaped, _flat(string))
+    flat = " ".join(_UNSEEN.sub("", _ANSI.sub("", string.replace("\r", "\n"))).split())
+    escaped = _MARKS.sub(_escaped, flat)
     return _FIRST.sub(lambda m: f"{m[1]}\\{m[2]}" if m[1] else f"\\{m[3]}", escaped)
-
-
-def _flat(string: str) -> str:
-    return " ".join(_UNSEEN.sub("", _ANSI.sub("", string.replace("\r", "\n"))).split())
 
 
 def _escaped(match: re.Match[str]) -> str:

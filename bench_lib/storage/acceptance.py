@@ -21,7 +21,6 @@ from bench_lib.model import (
     Case,
     Environment,
     Hardware,
-    KernelTable,
     Limits,
     Measurement,
     ProcessSummary,
@@ -169,7 +168,10 @@ def _change(
     if any(p.values.get("finite") == 0.0 for p in processes):
         return BaselineChange(case.id, old, None, "the output contains infinities or NaN")
     conditions = [conditions_of(case, hardware, environments.get(p.environment)) for p in processes]
-    new = Baseline(case.id, processes, accepted, kernels=_kernels(old, record))
+    kernels = record.kernels
+    if kernels is None and old is not None and record.status is Status.OK:
+        kernels = old.kernels  # they still hold
+    new = Baseline(case.id, processes, accepted, kernels=kernels)
     against = [*unsteady(record), *_doubted(record), *_worse(new, old, case.limits)]
     kept: list[ProcessSummary] = []
     if add and old is not None:
@@ -207,13 +209,6 @@ def _other_versions(
     if not changes:
         return []
     return [f"the values that stay were measured with other software: {'; '.join(changes)}"]
-
-
-def _kernels(old: Baseline | None, record: Record) -> KernelTable | None:
-    """Return the kernels of the new values; if the run is OK and has none, the old ones hold."""
-    if record.kernels is None and old is not None and record.status is Status.OK:
-        return old.kernels
-    return record.kernels
 
 
 def unsteady(record: Record) -> list[str]:

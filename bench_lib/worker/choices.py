@@ -83,16 +83,13 @@ def _choice(kernel: Any) -> Choice:
         source = TILE.sub(r"\1\2", source)
     kept = {name: value for name, value in sorted(chosen.items()) if isinstance(value, (int, str))}
     key = _key(str(kernel.size_hints), source)
-    return Choice(key, kept, is_template, _resources(kernel.launchers[0]))
+    # As far as Triton knows them for this device.
+    known = {name: getattr(kernel.launchers[0], its, None) for name, its in RESOURCES.items()}
+    resources = {name: value for name, value in known.items() if isinstance(value, int)}
+    return Choice(key, kept, is_template, resources)
 
 
 RESOURCES = {"registers": "n_regs", "spills": "n_spills", "shared": "shared"}
-
-
-def _resources(launcher: Any) -> dict[str, int]:
-    """Return a compiled kernel's resources, as far as Triton knows them for this device."""
-    values = {name: getattr(launcher, attribute, None) for name, attribute in RESOURCES.items()}
-    return {name: value for name, value in values.items() if isinstance(value, int)}
 
 
 def _constant(text: str) -> int | str:
