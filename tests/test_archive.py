@@ -291,10 +291,9 @@ def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("items", [10**400, 1])
-def test_figures_beyond_every_clock_make_no_value(tmp_path, items):
+def test_figures_beyond_every_clock_make_no_value(tmp_path):
     path = write_run(tmp_path, [record()], now=night(1))
-    rewrite(path, times=[1.5e308, 1.7e308, 1.6e308], items_per_step=items)
+    rewrite(path, times=[1.5e308, 1.7e308, 1.6e308])
     found = opened(tmp_path)
     assert [run.cases for run in found.runs()] == [0]
     assert points_of(found, CASE_ID, "mi300x") == []

@@ -83,13 +83,6 @@ def test_a_sweep_has_a_row_a_size(run, tmp_path):
     assert record.case.params == {"op": "all_reduce", "bytes": 2**20, "dtype": "float"}
 
 
-def test_an_operation_that_is_named_twice_is_measured_once(run):
-    answer = run("--op", "broadcast,all_to_all,broadcast", "-b", "1K", "-e", "2K", "-g", "2")
-    assert [name.partition("-")[0] for name in answer.measured] == [
-        "broadcast", "broadcast", "all_to_all", "all_to_all",
-    ]  # fmt: skip
-
-
 def test_without_flags_it_is_three_operations_from_8_bytes_to_128_mib(run):
     answer = run()
     counts = collections.Counter(row[0] for row in answer.rows)
@@ -142,7 +135,8 @@ def test_a_fault_of_one_size_leaves_the_others(run):
     ("words", "error"),
     [
         ("--op all_redcue", "--op: unknown op 'all_redcue'; did you mean all_reduce"),
-        ("--op=", "--op: unknown op ''"),
+        ("--op=", "--op is empty; write a list as in all_reduce,all_to_all"),
+        ("--op broadcast,broadcast", "--op names broadcast twice"),
         ("-d flaot", "unknown dtype 'flaot'; did you mean float"),
         ("-b 8x", "--minbytes: bytes is '8x'; write a number of bytes, or 64K"),
         ("-b 2M -e 1M", "--minbytes 2097152 is above --maxbytes 1048576"),

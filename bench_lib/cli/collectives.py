@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from bench_lib.cases.axes import one_of
 from bench_lib.cases.collectives import bytes_in, collective_case, sizes
 from bench_lib.cli.measuring import Keeping, Measuring
 from bench_lib.cli.options import grouped
@@ -15,6 +14,7 @@ from bench_lib.cli.output import say
 from bench_lib.formulas.collective import OPS, SPLIT, rounded
 from bench_lib.launch.launchers import ranks_launched
 from bench_lib.model import Case, Hardware, Sampling, UserError
+from bench_lib.studies.asked import names_in
 
 RANKS_ON_A_CPU = 2
 WARMUP_S, WARMUP_MAX_S, MEASURE_S = 0.3, 1.5, 0.15
@@ -53,7 +53,7 @@ def collectives(
     from bench_lib.studies.calls import COLLECTIVES, wrong
 
     devices = backends.detect()
-    count, ops = _ranks(ranks, devices), _ops(op)
+    count, ops = _ranks(ranks, devices), names_in(op, "--op", "op", OPS)
     requested = sizes(_bytes("--minbytes", least), _bytes("--maxbytes", most), factor)
     sampling = Sampling(warmup_s=WARMUP_S, warmup_max_s=WARMUP_MAX_S, measure_s=MEASURE_S)
     base = Case("", "", sampling=sampling)
@@ -81,14 +81,6 @@ def _ranks(requested: int | None, devices: Sequence[Hardware]) -> int:
     if launched is None and not on_cpu and ranks > len(devices):
         raise UserError(f"--ranks is {ranks}, but there are only {len(devices)} GPUs")
     return ranks
-
-
-def _ops(text: str) -> list[str]:
-    ops = [name.strip() for name in text.split(",")]
-    for name in ops:
-        if problem := one_of("op", OPS)(name):
-            raise UserError(f"--op: {problem}")
-    return list(dict.fromkeys(ops))
 
 
 def _sizes(op: str, requested: Sequence[int], dtype: str, ranks: int) -> list[int]:
