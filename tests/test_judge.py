@@ -981,7 +981,7 @@ def test_every_status_has_a_place_in_the_order():
     [
         ("latency", Status.REGRESSED, 1.1, True),
         ("latency", Status.SUSPECT, 1.02, True),
-        ("latency", Status.IMPROVED, 0.9, True),
+        ("latency", Status.IMPROVED, 0.9, False),
         ("latency", Status.OK, 1.005, False),
         ("latency", Status.OK, 0.995, False),
         ("latency", Status.OK, 0.97, True),

@@ -288,7 +288,7 @@ def _can_change(verdict: Verdict) -> bool:
     if metric.rule is not Rule.CHANCE:
         return metric.host_sets and verdict.status is Status.REGRESSED
     return (
-        verdict.status in (Status.REGRESSED, Status.IMPROVED)
+        verdict.status is Status.REGRESSED
         or (verdict.status is Status.NOISY and pairing.beyond(verdict, 1))
         or (verdict.status is Status.OK and pairing.beyond(verdict, -1))
     )
