@@ -55,6 +55,11 @@ def test_a_try_is_not_written_down(opened, tmp_path):
     assert history.files(tmp_path / "history") == []
 
 
+def test_a_command_without_a_history_can_be_interrupted(opened):
+    with pytest.raises(KeyboardInterrupt), opened({}, history=None):
+        raise KeyboardInterrupt
+
+
 def test_a_glance_is_one_look_whatever_disturbs_it(opened):
     said = []
     shared = make_telemetry(foreign_processes=[41])

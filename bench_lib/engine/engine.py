@@ -452,7 +452,7 @@ class Engine:
 
     def end(self, exit_status: int) -> None:
         """Write the runs' last lines, unless nothing was measured; raises HistoryError."""
-        if not self.suite.records:
+        if not (self.suites and self.suite.records):
             return
         self._keep_numerics()
         caches = fingerprint.caches() if self.settings.by_baseline else {}
