@@ -233,9 +233,7 @@ def _pytest_page() -> str:
     options, settings = _of_pytest()
     rows = []
     for each in options:
-        word = (
-            "" if "action" in each else each.get("metavar") or r"\|".join(each.get("choices", ()))
-        )
+        word = each.get("metavar") or r"\|".join(each.get("choices", ()))
         rows.append((f"`{each['name']}{' ' * bool(word)}{word}`", _escaped(each["help"])))
     inis = [
         (f"`{name}`", _escaped(about), f"`{default}`" if default else "")

@@ -54,9 +54,9 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="PYTHON",
         action="append",
         default=None,
-        help="interpreter of the accepted environment: each case is measured in both, interleaved, "
-        "so that differences between devices and nights cancel out (ini: perf_reference); `same` "
-        "compares this environment with itself",
+        help="interpreter of the accepted environment, or of a pull request's target branch: each "
+        "case is measured in both, interleaved, so that differences between devices and nights "
+        "cancel out (ini: perf_reference); `same` compares this environment with itself",
     )
     group.addoption(
         "--perf-pairs",
