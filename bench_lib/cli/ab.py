@@ -186,6 +186,7 @@ def _compare(
     """Announce how long the comparison takes, and make it."""
     from bench_lib.engine import pace
     from bench_lib.engine.engine import opened
+    from bench_lib.engine.settings import Settings
     from bench_lib.engine.sides import mixed_conditions
     from bench_lib.studies import ab as comparing
 
@@ -198,7 +199,17 @@ def _compare(
     )
     pair_pace = pace.Pace({case.id: comparing.expected_s([case], 1, last_pace) for case in cases})
     progress = pace.ProgressLines(say, lambda _phase: pair_pace)
-    settings = comparing.settings(sides, *pairs, history=folder, progress=progress, say=say)
+    settings = Settings(
+        bursts=True,
+        history=folder,
+        command="ab",
+        processes=pairs[0],
+        planned=pairs[1],
+        by_baseline=False,
+        sides={name: sides[name] for name in ("B", "A")},
+        say=say,
+        progress=progress,
+    )
     with opened(device, settings) as engine:
         engine.held.open(0)
         environments = {name: engine.environments[name] for name in sides}

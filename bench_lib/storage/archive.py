@@ -120,8 +120,17 @@ class Archive:
         """
         self._runs = Runs(folder)
         self.folder = self._runs.folder
-        self._database = connect()
+        # It fetches no extensions and sees no Python variables.
+        settings: dict[str, Any] = {
+            "memory_limit": "1GB",
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+        }
+        self._database = duckdb.connect(config=settings)
         """Its table ``known`` has a row for each file."""
+        self._database.execute("SET TimeZone = 'UTC'")
+        self._database.execute("SET enable_progress_bar = false")
         self._is_locked = False
         left_out = self._read_new(progress)
         damaged = self._rows(
@@ -255,7 +264,15 @@ class Archive:
             return
         paths = [str(run.path) for run in self.runs() if self._may_be_read(run)]
         ((longest,),) = self._rows("SELECT max(bytes) FROM known")
-        self._database.execute(f"CREATE VIEW read AS {_lines_of(paths, longest or 0)}")
+        source = "SELECT NULL::VARCHAR AS path, NULL::JSON AS body WHERE false"
+        if paths:
+            listed = ", ".join(quoted(literal(path)) for path in paths)
+            source = (
+                f"SELECT filename AS path, json AS body FROM read_json_objects([{listed}], "
+                "format = 'newline_delimited', filename = true, ignore_errors = true, "
+                f"maximum_object_size = {max(2**24, longest)})"
+            )
+        self._database.execute(f"CREATE VIEW read AS {source}")
         self._database.execute(VIEWS.read_text())
         allowed = ", ".join(quoted(path) for path in {*paths, *map(literal, paths)})
         scratch = temporary_folder()  # nobody else may read what DuckDB spills
@@ -285,32 +302,6 @@ def _check(sql: str) -> None:
         raise HistoryError(f"the query cannot be read: {error}") from error
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise HistoryError("a query is one SELECT; it reads the history and never writes it")
-
-
-def _lines_of(paths: Sequence[str], longest: int) -> str:
-    """Return the SQL that reads all lines of files, each with its path."""
-    if not paths:
-        return "SELECT NULL::VARCHAR AS path, NULL::JSON AS body WHERE false"
-    listed = ", ".join(quoted(literal(path)) for path in paths)
-    return (
-        f"SELECT filename AS path, json AS body FROM read_json_objects([{listed}], "
-        "format = 'newline_delimited', filename = true, ignore_errors = true, "
-        f"maximum_object_size = {max(2**24, longest)})"
-    )
-
-
-def connect() -> duckdb.DuckDBPyConnection:
-    """Return a database that fetches no extensions and sees no Python variables."""
-    settings: dict[str, Any] = {
-        "memory_limit": "1GB",
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "python_enable_replacements": False,
-    }
-    database = duckdb.connect(config=settings)
-    database.execute("SET TimeZone = 'UTC'")
-    database.execute("SET enable_progress_bar = false")
-    return database
 
 
 def literal(path: str | Path) -> str:

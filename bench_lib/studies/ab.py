@@ -8,13 +8,12 @@ cancels in the ratio.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace
-from bench_lib.engine.settings import Progress, Settings, Side
 from bench_lib.engine.sides import differences
 from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
@@ -62,29 +61,6 @@ class Compared:
     """The file of each side's run."""
     stopped: str | None
     """Why it ended early; None if it did not."""
-
-
-def settings(
-    sides: Mapping[str, Side],
-    pairs: int,
-    most_pairs: int,
-    *,
-    history: Path,
-    progress: Progress,
-    say: Callable[[str], None],
-) -> Settings:
-    """Return what the engine needs to compare two sides."""
-    return Settings(
-        bursts=True,
-        history=history,
-        command="ab",
-        processes=pairs,
-        planned=most_pairs,
-        by_baseline=False,
-        sides={name: sides[name] for name in ("B", "A")},
-        say=say,
-        progress=progress,
-    )
 
 
 def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
