@@ -291,8 +291,8 @@ def test_a_session_without_benchmarks_is_no_measurement(tmp_path):
     path.write_text('{"version": "5.2.3", "benchmarks": []}')
     (problem,) = read("pytest-benchmark", path).problems
     assert problem == (
-        f"{path}: it contains no results, perhaps because the program did not run to its end; "
-        "name a file of pytest-benchmark"
+        f"{path}: it contains no results, perhaps because its run did not end; name a file of "
+        "pytest-benchmark"
     )
 
 

@@ -7,6 +7,7 @@ alone.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--perf-share",
-        type=_share,
+        type=share,
         metavar="K/N",
         help="measure only the K-th of N parts of the cases, which are the same in every run; for "
         "CI jobs with one device each",
@@ -174,10 +175,14 @@ def _names_perf_path(config: pytest.Config) -> bool:
     return False
 
 
-def _share(text: str) -> tuple[int, int]:
-    from bench_lib.plugin.devices import share  # noqa: PLC0415 - only where the option is given
-
-    return share(text)
+def share(text: str) -> tuple[int, int]:
+    """Read ``2/4``; raises ArgumentTypeError."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a share; write 2/4 for the second of four parts of the cases"
+        )
+    return int(match[1]), int(match[2])
 
 
 def at_least(kind: Callable[[str], float], least: float) -> Callable[[str], float]:

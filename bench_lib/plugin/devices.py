@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -130,16 +128,6 @@ def scheduling(
 
 
 # --- shares --------------------------------------------------------------------------------
-
-
-def share(text: str) -> tuple[int, int]:
-    """Read ``2/4``; raises ArgumentTypeError."""
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a share; write 2/4 for the second of four parts of the cases"
-        )
-    return int(match[1]), int(match[2])
 
 
 @pytest.hookimpl(trylast=True)

@@ -130,8 +130,7 @@ def _width(terminal: Any) -> int:
     """Return how wide the table may be: as the terminal, or in a log as COLUMNS says."""
     if not terminal.isatty and not os.environ.get("COLUMNS"):
         return render.WIDTH
-    full: int = terminal.config.get_terminal_writer().fullwidth
-    return full
+    return int(terminal.config.get_terminal_writer().fullwidth)
 
 
 def _before_next(session: PerfSession, records: list[Record]) -> list[str]:

@@ -32,17 +32,14 @@ def read(form: Format, sides: Mapping[str, Sequence[Path]]) -> Samples:
     for role, paths in sides.items():
         for path in paths:
             name = printable(str(path))
+            reason: object = "it contains no results, perhaps because its run did not end"
+            figures = []
             try:
                 figures = list(form.figures(files.content(path, MOST_BYTES)))
             except (OSError, FormatError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
-                samples.problems.append(f"{name}: {reason}; name a file of {form.program}")
-                continue
             if not figures:
-                samples.problems.append(
-                    f"{name}: it contains no results, perhaps because the program did not run to "
-                    f"its end; name a file of {form.program}"
-                )
+                samples.problems.append(f"{name}: {reason}; name a file of {form.program}")
             for figure in figures:
                 key = _add(samples, role, name, figure)
                 work.setdefault(key, []).append((name, figure))
