@@ -22,7 +22,7 @@ from bench_lib.findings import (
     SlowerThanBaseline,
     Unaccepted,
 )
-from bench_lib.formats import many, percent, quantity, seconds, signed_percent
+from bench_lib.formats import amount, many, percent, quantity, seconds, signed_percent
 from bench_lib.model import Finding, Published, Verdict
 from bench_lib.verdict.metrics import of as metric_of
 from bench_lib.verdict.statistics.change import (
@@ -239,10 +239,10 @@ def _bounded(verdict: Verdict, finding: Bounded) -> Iterator[str]:
     if verdict.value is None or verdict.baseline is None:
         return
     caches = f" with {finding.state} caches" if finding.state else ""
-    before = f"({metric.in_words(verdict.baseline)} in {_baseline(verdict)})"
-    yield f"{metric.label} {metric.in_words(verdict.value)}{caches} {before}"
+    before = f"({amount(verdict.baseline, metric.unit)} in {_baseline(verdict)})"
+    yield f"{metric.label} {amount(verdict.value, metric.unit)}{caches} {before}"
     if finding.is_beyond:
-        yield f"{metric.in_words(finding.allowed)} allowed"
+        yield f"{amount(finding.allowed, metric.unit)} allowed"
     if not finding.is_confirmed:
         yield "not confirmed by fresh processes"
 

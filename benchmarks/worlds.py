@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from bench_lib.engine import past
-from bench_lib.model import Accepted, Baseline, ProcessSummary, Status, Verdict
+from bench_lib.model import Accepted, Baseline, ProcessSummary, SlowDown, Status, Verdict
 from bench_lib.verdict import judge
 from bench_lib.verdict import nights as over
 from bench_lib.verdict.evidence import Evidence
@@ -324,7 +324,7 @@ class _Together:
 
     def look(self) -> int:
         """Return how many slowdowns the nights tell that none told before."""
-        found = self._asked(self.runs).new
+        found = self._asked(self.runs)
         for one in found:
             for case in map(int, one.cases):
                 self.told_since[case] = one.since
@@ -349,7 +349,7 @@ class _Together:
                 ]
                 for case, runs in enumerate(self.runs)
             ]
-            told = {int(case) for one in self._asked(slower).new for case in one.cases}
+            told = {int(case) for one in self._asked(slower) for case in one.cases}
             slowed = [[case] for case in chosen] if cases else [chosen]
             for number, held in enumerate(slowed):
                 known = self.first.setdefault((name, begin, number), FOLLOWED + 1)
@@ -363,12 +363,12 @@ class _Together:
             found.setdefault(name, []).append(nights)
         return found
 
-    def _asked(self, runs: Sequence[Sequence[over.CaseRun]]) -> over.OverNights:
+    def _asked(self, runs: Sequence[Sequence[over.CaseRun]]) -> list[SlowDown]:
         cases = {
             str(case): over.CaseNights(each, self.told_since[case])
             for case, each in enumerate(runs)
         }
-        return over.over_nights(cases, "tonight")
+        return over.over_nights(cases, "tonight")[0]
 
 
 def _date(night: int) -> str:

@@ -138,7 +138,7 @@ class Bed:
             self.suites = engine.suites
             compared = ab.compare(engine, cases)
             self.stopped = compared.stopped
-            self.environments = engine.environments
+            self.environments = engine.held.environments
             return {row.case_id: row for row in compared.rows}
 
     @property

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from bench_lib.model import Case, Origin
-from bench_lib.verdict.families import family_of
+from bench_lib.verdict.evidence import family_of
 from bench_lib.verdict.statistics import change
 from bench_lib.verdict.statistics.change import (
     ALPHA,
@@ -203,7 +203,7 @@ def test_what_devices_differ_by_is_no_spread_between_processes():
 
 
 def one_pair_each(rng: random.Random, cases: int, sd: float) -> list[Contrast]:
-    return [paired([(rng.gauss(0, sd), 0.0)], 6, follows=True) for _ in range(cases)]
+    return [paired([(rng.gauss(0, sd), 0.0)], 6) for _ in range(cases)]
 
 
 def test_one_pair_of_each_of_many_cases_tells_the_spread():
@@ -218,8 +218,7 @@ def test_one_pair_of_each_of_many_cases_tells_the_spread():
 def test_cases_that_differ_much_in_noise_tell_less_of_each():
     random_ = random.Random(1)
     suite = [
-        paired([(random_.gauss(0, 0.0005 * 50 ** random_.random()), 0.0)], 6, follows=True)
-        for _ in range(64)
+        paired([(random_.gauss(0, 0.0005 * 50 ** random_.random()), 0.0)], 6) for _ in range(64)
     ]
     least, most = change.PAIR_DEGREES
     (degrees,) = {each.process.degrees for each in compared(suite)}
@@ -228,7 +227,7 @@ def test_cases_that_differ_much_in_noise_tell_less_of_each():
 
 def test_what_really_changed_hardly_widens_the_spread_that_single_pairs_tell():
     suite = one_pair_each(random.Random(2), 60, 0.001)
-    changed = [paired([(0.04, 0.0)], 6, follows=True)] * 4
+    changed = [paired([(0.04, 0.0)], 6)] * 4
     before, after = (compared(each)[0] for each in (suite, [*suite, *changed]))
     assert after.process.variance < 2 * before.process.variance
 
@@ -355,7 +354,7 @@ def test_a_suite_slower_by_exactly_its_tolerance_is_rarely_called_slower(weight)
 
 def test_after_one_pair_what_would_be_found_counts_all_that_are_planned():
     known = [[0.001 * (-1) ** n for n in range(10)]]
-    (found,) = compared([paired([(0.0, 0.0)], 5, known, follows=True)])
+    (found,) = compared([paired([(0.0, 0.0)], 5, known)])
     certain = sum(change.t_quantile(9 + 4, p) for p in (1 - ALPHA, 0.9))
     expected = math.log1p(0.01) + certain * math.sqrt(found.process.variance / 5)
     assert math.log1p(found.detectable) == pytest.approx(expected)

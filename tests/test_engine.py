@@ -17,7 +17,7 @@ from bench_lib.engine import engine
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.settings import PLANNED, REFERENCE, Settings, Side
-from bench_lib.model import Launch, Numerics, Status
+from bench_lib.model import NUMERICS, Launch, Numerics, Status
 from bench_lib.storage import facts, history
 from bench_lib.studies.figures import figures_of
 from bench_lib.verdict import judge
@@ -48,7 +48,7 @@ def accept(folder, *case_ids, cosine=None, **fields):
 
 def test_a_try_is_not_written_down(opened, tmp_path):
     with opened({}) as run:
-        assert run.attempt(CASE)[0].fault is None
+        assert run.held.measure(CASE)[0].fault is None
         assert run.held.glance(CASE).fault is None
         assert run.suite.records == {}
         run.end(0)
@@ -65,7 +65,7 @@ def test_a_glance_is_one_look_whatever_disturbs_it(opened):
     shared = make_telemetry(foreign_processes=[41])
     with opened({CASE.id: [[0.01] * 10 + [0.03] * 10]}, seen=[shared], say=said.append) as run:
         (glance,) = run.held.glance(CASE).attempts
-        assert len(run.attempt(CASE)[0].attempts) > 1
+        assert len(run.held.measure(CASE)[0].attempts) > 1
     assert (glance.accepted, glance.discarded, glance.process) == (True, None, 0)
     assert glance.environment
 
@@ -282,7 +282,7 @@ def test_workers_that_have_started_measure_where_they_are_needed(tmp_path, monke
         told = [run.share(device) for device in devices]
         assert told == [{"": ("folder", index, "digest")} for index in (0, 1)]
         assert run.share(devices[1]) == told[1]
-        assert run.attempt(CASE)[0].fault is None
+        assert run.held.measure(CASE)[0].fault is None
         assert shared[0].log[-1] == f"context-1 {CASE.id}"
     assert log == []
     assert [workers.log[-1] for workers in shared.values()] == ["close", "close"]
@@ -313,7 +313,7 @@ def test_workers_that_would_start_otherwise_now_are_ended(tmp_path, monkeypatch)
     with contextlib.closing(engine.Engine(DEVICE, Settings())) as run:
         run.share(DEVICE)
         monkeypatch.setattr(engine.processes, "would_start", lambda told: told[-1] == "another")
-        assert run.attempt(CASE)[0].fault is None
+        assert run.held.measure(CASE)[0].fault is None
         assert shared[0].log == ["close"]
     assert log == ["start 0"]
 
@@ -330,7 +330,7 @@ def test_who_is_told_of_shared_workers_joins_them(tmp_path, monkeypatch, are_the
 
     monkeypatch.setattr(engine.processes, "joined", joined)
     with contextlib.closing(engine.Engine(DEVICE, Settings(), {"": told})) as run:
-        assert run.attempt(CASE)[0].fault is None
+        assert run.held.measure(CASE)[0].fault is None
     assert asked == [told]
     assert log == ([] if are_there else ["start 0"])
     assert (f"context-1 {CASE.id}" in workers.log) is are_there
@@ -351,8 +351,9 @@ def workers(monkeypatch):
 def test_a_case_without_a_baseline_is_checked_in_its_first_pair_alone(opened, monkeypatch):
     asked = []
 
-    def measure_again(_held, cases, process, *, known, **_):
-        asked.append((process, [case.id for case in cases], set(known)))
+    def measure_again(_held, cases, process, **options):
+        ids, requests = [case.id for case in cases], options["asked"]
+        asked.append((process, ids, {id_ for id_ in ids if NUMERICS in requests[id_].known}))
         return iter(())
 
     sides = {"": Side(), REFERENCE: Side(label="the accepted one")}

@@ -19,7 +19,6 @@ from builders import make_process
 
 from bench_lib import backends
 from bench_lib.launch.zygote import SAME_KIND
-from bench_lib.verdict import families
 from bench_lib.verdict.nights import CaseNights, CaseRun
 from bench_lib.verdict.statistics.change import (
     ALPHA,
@@ -137,7 +136,7 @@ def judged(
 def test_another_device_makes_nothing_slower_where_nobody_measured_how_far_they_are_apart(
     cases: int,
 ) -> None:
-    for family, most in ((families.NETWORKS, 0.05), (UNMEASURED, 1.0)):
+    for family, most in (("networks", 0.05), (UNMEASURED, 1.0)):
         (first, *_) = judged(0.05, family, here="GPU-7", cases=1)
         assert (first.p_slower < ALPHA) is (most < 1)
     for each in judged(0.25, UNMEASURED, here="GPU-7", cases=cases):
@@ -155,9 +154,7 @@ def test_five_devices_tell_how_far_the_sixth_may_be() -> None:
 
 
 def test_one_case_is_suspicious_and_not_slower_where_nobody_knows_how_far_runs_are() -> None:
-    known, unknown = (
-        judged(0.03, family, here="GPU-0")[0] for family in (families.NETWORKS, UNMEASURED)
-    )
+    known, unknown = (judged(0.03, family, here="GPU-0")[0] for family in ("networks", UNMEASURED))
     assert known.p_slower < ALPHA < unknown.p_slower
     assert unknown.estimate > unknown.bound
     assert judged(0.1, UNMEASURED, here="GPU-0")[0].p_slower < ALPHA

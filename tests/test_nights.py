@@ -86,6 +86,9 @@ class Suite:
         return earlier
 
     def asked(self):
+        return self.asked_with_falls()[0]
+
+    def asked_with_falls(self):
         cases = {
             case_id: CaseNights(runs, self.told.get(case_id, ""))
             for case_id, runs in self.runs.items()
@@ -94,7 +97,7 @@ class Suite:
 
     def first_told(self, since: int) -> int | None:
         for night in range(since + 1, self.nights + 1):
-            if self.cut(night).asked().new:
+            if self.cut(night).asked():
                 return night - since
         return None
 
@@ -104,7 +107,7 @@ class Suite:
 
 def test_one_percent_is_found_on_the_third_night_where_nights_differ_by_two_thousandths():
     suite = Suite(nights=30).slow(["case-03"], 25, 0.01)
-    (found,) = suite.asked().new
+    (found,) = suite.asked()
     assert (found.cases, found.since) == (["case-03"], date(25))
     assert found.run == "night-25"
     assert found.interval[0] < 1.01 < found.interval[1]
@@ -132,18 +135,18 @@ def test_nights_that_resemble_each_other_show_nothing():
         suite.nights = night + 1
         for case_id, value in zip(suite.ids, steps[:, night], strict=True):
             suite.add(case_id, night, 0.01 * math.exp(value))
-    assert not any(suite.cut(nights).asked().new for nights in range(10, 41, 3))
+    assert not any(suite.cut(nights).asked() for nights in range(10, 41, 3))
 
 
 def test_nights_of_one_level_show_nothing_whoever_looks_how_often():
     for seed in range(4):
         suite = Suite(nights=50, seed=seed)
-        assert not any(suite.cut(nights).asked().new for nights in range(10, 51, 20))
+        assert not any(suite.cut(nights).asked() for nights in range(10, 51, 20))
 
 
 def test_a_slow_down_of_less_than_three_thousandths_is_not_worth_a_word():
     suite = Suite(nights=60, sd=0.0003).slow(["case-03"], 20, 0.0025)
-    assert not suite.asked().new
+    assert not suite.asked()
 
 
 @pytest.mark.parametrize("odd", [{25}, {20, 22}, {27, 28}])
@@ -151,7 +154,7 @@ def test_odd_nights_are_no_level(odd):
     suite = Suite(nights=29)
     for night in odd:
         suite.slow_once(["case-03"], night, 0.05)
-    assert not suite.asked().new
+    assert not suite.asked()
 
 
 def test_gaps_between_nights_are_no_matter():
@@ -159,7 +162,7 @@ def test_gaps_between_nights_are_no_matter():
     for case_id, runs in suite.runs.items():
         gone = {date(n) for n in (3, 9, 15, 16, 17, 31, 33)}
         suite.runs[case_id] = [run for run in runs if run.time not in gone]
-    (found,) = suite.asked().new
+    (found,) = suite.asked()
     assert (found.cases, found.since) == (["case-03"], date(30))
 
 
@@ -175,10 +178,10 @@ def test_several_runs_of_one_night_are_one_night():
         )
         for hour, seconds in enumerate(odd)
     ]
-    assert not suite.asked().new
+    assert not suite.asked()
     spread = [replace(run, time=date(19 + n)) for n, run in enumerate(runs[-6:])]
     suite.runs["case-03"] = [*runs[:-6], *spread]
-    assert [one.cases for one in suite.asked().new] == [["case-03"]]
+    assert [one.cases for one in suite.asked()] == [["case-03"]]
 
 
 # --- devices -------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ def test_another_device_is_no_slow_down():
     for runs in suite.runs.values():
         runs[0] = replace(runs[0], processes=[on("GPU-a")(p) for p in runs[0].processes])
     suite.change(suite.ids, 30, on("GPU-b")).slow(suite.ids, 30, 0.01)
-    assert not suite.asked().new
+    assert not suite.asked()
 
 
 def test_a_slow_down_on_alternating_devices_is_found_whatever_the_devices_differ_by():
@@ -203,8 +206,8 @@ def test_a_slow_down_on_alternating_devices_is_found_whatever_the_devices_differ
         for runs in suite.runs.values():
             at, run = 1 + night, runs[1 + night]
             runs[at] = replace(run, processes=[on(f"GPU-{night % 2}")(p) for p in run.processes])
-    assert not suite.asked().new
-    (found,) = suite.slow(["case-03"], 35, 0.01).asked().new
+    assert not suite.asked()
+    (found,) = suite.slow(["case-03"], 35, 0.01).asked()
     assert (found.cases, found.since) == (["case-03"], date(35))
 
 
@@ -220,7 +223,7 @@ def test_a_host_bound_case_is_followed_by_its_devices_own_time():
     suite = Suite(nights=30).slow(["case-03"], 25, 0.01)
     for runs in suite.runs.values():
         runs[:] = [replace(r, processes=[host_bound(p) for p in r.processes]) for r in runs]
-    (found,) = suite.asked().new
+    (found,) = suite.asked()
     assert found.cases == ["case-03"]
     walls = [process(0.01, "a", host_bound=True)]
     assert times(walls, walls) == {}
@@ -247,8 +250,8 @@ def test_what_was_measured_in_bursts_is_not_compared_with_sustained_work():
 def test_what_was_told_is_not_told_again():
     suite = Suite(nights=45).slow(["case-03"], 20, 0.01)
     suite.told["case-03"] = date(20)
-    assert not suite.asked().new
-    (found,) = suite.slow(["case-03"], 38, 0.01).asked().new
+    assert not suite.asked()
+    (found,) = suite.slow(["case-03"], 38, 0.01).asked()
     assert (found.since, found.ratio) == (date(38), pytest.approx(1.01, abs=0.002))
 
 
@@ -256,14 +259,14 @@ def test_what_is_regressed_is_told_by_that():
     suite = Suite(nights=30).slow(["case-03"], 20, 0.03)
     runs = suite.runs["case-03"]
     runs[21] = replace(runs[21], regressed=True)
-    assert not suite.asked().new
+    assert not suite.asked()
 
 
 def test_what_is_gained_and_lost_again_is_found():
     suite = Suite(nights=45).slow(["case-03"], 15, -0.01).slow(["case-03"], 35, 1 / 0.99 - 1)
-    found = suite.asked()
-    assert [(one.cases, one.since) for one in found.new] == [(["case-03"], date(35))]
-    assert found.fell == {"case-03": date(15)}
+    found, fell = suite.asked_with_falls()
+    assert [(one.cases, one.since) for one in found] == [(["case-03"], date(35))]
+    assert fell == {"case-03": date(15)}
 
 
 def test_a_night_that_moves_the_whole_suite_is_no_slow_down():
@@ -271,7 +274,7 @@ def test_a_night_that_moves_the_whole_suite_is_no_slow_down():
         suite, rng = Suite(cases=12, nights=40, sd=0.0005, seed=seed), random.Random(seed)
         for night in range(40):
             suite.slow_once(suite.ids, night, math.expm1(rng.gauss(0, 0.005)))
-        assert not any(suite.cut(nights).asked().new for nights in (6, 12, 40))
+        assert not any(suite.cut(nights).asked() for nights in (6, 12, 40))
 
 
 # --- nights by hand ------------------------------------------------------------------------

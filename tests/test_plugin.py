@@ -873,7 +873,8 @@ def test_what_a_worker_says_does_not_steer_the_terminal(suite):
 
 WAITING = """
 import time, pathlib
-_measure = engine.Engine.attempt
+from bench_lib.engine.device import HeldDevice
+_measure = HeldDevice.measure
 def measure(self, case):
     if case.id == "beta":
         pathlib.Path("waiting").touch()
@@ -882,7 +883,7 @@ def measure(self, case):
         return _measure(self, case)
     finally:
         pathlib.Path(f"measured-{case.id}").touch()
-engine.Engine.attempt = measure
+HeldDevice.measure = measure
 """
 
 

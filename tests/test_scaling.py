@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 from bench_lib.model import RankSample
 from bench_lib.studies import laws
 from bench_lib.studies.laws import Law, Share, speed_up
-from bench_lib.verdict.stragglers import LAGGING, lagging, stragglers
+from bench_lib.verdict.stragglers import LAGGING, lagging
 
 amdahl = functools.partial(laws.fit, laws.AMDAHL)
 gustafson = functools.partial(laws.fit, laws.GUSTAFSON)
@@ -218,6 +218,10 @@ def test_too_little_or_no_times_name_nobody(times):
 def test_every_rank_is_looked_at_over_the_steps_that_all_have():
     pairs = itertools.product((20, 21), repeat=2)
     assert all(stragglers({0: [1.0] * a, 1: [1.5] * b})[0].rank == 1 for a, b in pairs)
+
+
+def stragglers(times):
+    return lagging([[RankSample(rank, rank, None, own, None) for rank, own in times.items()]])
 
 
 def launch(*own: list[float], whole: float = 1.0) -> list[RankSample]:

@@ -212,7 +212,7 @@ def _compare(
     )
     with opened(device, settings) as engine:
         engine.held.open(0)
-        environments = {name: engine.environments[name] for name in sides}
+        environments = {name: engine.held.environments[name] for name in sides}
         for name, environment in environments.items():
             say(f"{name}: {_in_brief(sides[name], environment)}")
         if differing := mixed_conditions(cases[0], device, environments):

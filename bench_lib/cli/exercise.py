@@ -223,6 +223,6 @@ def _search(engine: Engine, precision: str, case_of: Callable[[int], Case], sear
     search.run(
         case_of,
         glance=engine.held.glance,
-        measure=lambda case: engine.attempt(case)[0],
+        measure=lambda case: engine.held.measure(case)[0],
         say=lambda line: say(f"{precision}: {line}"),
     )

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bench_lib import backends
@@ -41,7 +41,7 @@ from bench_lib.model import (
     Telemetry,
 )
 from bench_lib.storage import facts, history
-from bench_lib.verdict import validity
+from bench_lib.verdict import choices, validity
 
 MOST_LOST = 5
 """A GPU that is reset is back after some cases; one that is gone for more of them ends the run."""
@@ -58,7 +58,6 @@ class HeldDevice:
         settings: Settings,
         *,
         accepted: Callable[[Case], Sequence[ProcessSummary]] = lambda _case: (),
-        choices: Callable[[Case], Choices | None] = lambda _case: None,
         start: Callable[[Side, Hardware], Zygote] = start_workers,
         watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
@@ -66,12 +65,11 @@ class HeldDevice:
         """Take the device until ``close``; raises DeviceBusyError where somebody else keeps it.
 
         Workers start with the first case, unless they are there already (``use``).  ``accepted``
-        are the processes of a case's baseline, ``choices`` its autotuner's.
+        are the processes of a case's baseline.
         """
         self.device = device
         self._settings = settings
         self._accepted = accepted
-        self._choices = choices
         self._start_watching = watch
         self._watcher: Sampler | None = None
         self._other_watchers: dict[int, Sampler] = {}
@@ -155,24 +153,18 @@ class HeldDevice:
         process: int,
         *,
         confirms: bool = True,
-        tuned_anew: Collection[str] = (),
-        known: Collection[str] = (),
+        asked: Mapping[str, MeasureRequest] | None = None,
     ) -> Iterator[list[Outcome]]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
-        Yields each case's outcomes, that of the side in question first.  For cases whose ids are
-        ``known`` the numerics exist, and only times are measured.  For those that are
-        ``tuned_anew`` the compiler autotunes again where the other side has no choice.  Raises
-        LaunchError if workers cannot be started at all.
+        ``asked`` has, by case, how it is to be measured, if not as usual.  Yields each case's
+        outcomes, that of the side in question first.  Raises LaunchError if workers cannot be
+        started at all.
         """
         try:
             for case in cases:
                 with spoken(self._settings, case) as enter:
-                    request = MeasureRequest(
-                        keeps=case.id not in tuned_anew,
-                        known={NUMERICS} if case.id in known else (),
-                        enter=enter,
-                    )
+                    request = replace((asked or {}).get(case.id, PLAIN), enter=enter)
                     sides = self._sides_of(case, process)
                     outcomes = self._round(case, process, sides, request)
                 yield [
@@ -190,16 +182,17 @@ class HeldDevice:
         for name in in_turn(list(self._sides), process):
             # The first case tries again to start what failed.
             with contextlib.suppress(CaseFault):
-                self._open(name, process)
+                try:
+                    with self._named(name):
+                        self._sides[name].open(process)
+                except LaunchError as error:
+                    self._do_without(name, error)
 
-    def _open(self, name: str, process: int) -> None:
-        try:
-            with self._named(name):
-                self._sides[name].open(process)
-        except LaunchError as error:
-            if name != self._reference or not self._settings.by_baseline:
-                raise
-            self._problem = does_not_start(self._settings.sides[name], error)
+    def _do_without(self, side: str, error: LaunchError) -> None:
+        """Note why the reference cannot be measured; raise where nothing else judges."""
+        if side != self._reference or not self._settings.by_baseline:
+            raise error
+        self._problem = does_not_start(self._settings.sides[side], error)
 
     @contextlib.contextmanager
     def _named(self, side: str) -> Iterator[None]:
@@ -414,9 +407,10 @@ class HeldDevice:
                 numerics = facts.numerics_of(case, environment, self.device.uuid)
             stored = {COUNTS: counts, NUMERICS: numerics}
             known = {*request.known, *(name for name, fact in stored.items() if fact is not None)}
-            ranks, choices = case.launch.ranks, None
+            ranks, handed = case.launch.ranks, None
             if not case.launch.cold and ranks == 1:  # with cold caches tuning is measured, too
-                choices = self._choices(case) or (None if request.keeps else Choices({}))
+                accepted = () if self._settings.own_choices else self._accepted(case)
+                handed = choices.commonest(accepted) or (None if request.keeps else Choices({}))
             is_only = process == 0 and self._settings.processes == 1
             where = "" if is_only else f", process {process + 1}"
             start = f"in {ranks} ranks" if ranks > 1 else "starting a process"
@@ -425,7 +419,7 @@ class HeldDevice:
                 request,
                 bursts=bursts,
                 known=known,
-                choices=choices,
+                choices=handed,
                 enter=lambda phase, left_s: request.enter(phase + where, left_s),
             )
             measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
@@ -445,9 +439,7 @@ class HeldDevice:
                 raise cannot_write(error.fault) from error
             attempt = replace(attempt, fault=error.fault)
         except LaunchError as error:
-            if side != self._reference or not self._settings.by_baseline:
-                raise
-            self._problem = does_not_start(self._settings.sides[side], error)
+            self._do_without(side, error)
             attempt = replace(attempt, fault=Fault("launch", self._problem, "open device"))
         took_s = round(time.monotonic() - begin, 3)
         phase = attempt.fault.phase if attempt.fault is not None else "other"
@@ -491,10 +483,10 @@ class HeldDevice:
         A sample between two bursts may show an idle clock, so the highest counts, unless
         sustained work ran at a higher one.
         """
-        telemetry = self._without_stuck(self._telemetry_between(*measurement.window_s))
+        telemetry = self._telemetry_between(*measurement.window_s)
         if telemetry is None or measurement.burst_window_s is None:
             return telemetry
-        bursts = self._without_stuck(self._telemetry_between(*measurement.burst_window_s))
+        bursts = self._telemetry_between(*measurement.burst_window_s)
         clock_mhz = bursts.clock_max_mhz if bursts is not None else None
         is_known = clock_mhz is not None and clock_mhz >= (telemetry.clock_mhz or 0.0)
         telemetry = replace(telemetry, clock_mhz=clock_mhz if is_known else None)
@@ -559,19 +551,6 @@ class HeldDevice:
             self._settings.say(f"the next run repeats the calibration of bursts: {cause}")
         return calibration.bursts
 
-    def _without_stuck(self, telemetry: Telemetry | None) -> Telemetry | None:
-        """Leave out the reasons to throttle that this device gives while it is idle and cool."""
-        if telemetry is None or self._watcher is None or validity.held_back(telemetry) is None:
-            return telemetry
-        stuck = stuck_at_c(self._watcher.samples(-math.inf, math.inf))
-        for reason in sorted(stuck.keys() - self._set_aside):
-            self._set_aside.add(reason)
-            self._settings.say(
-                f"{self.device.key}: {reason} is ignored, because the device also reports it "
-                f"when idle, at {stuck[reason]:.0f} °C"
-            )
-        return without(telemetry, self._set_aside)
-
     def _disturbed_by(self, case: Case, attempt: Attempt) -> str | None:
         """Say how the hardware disturbed a measurement; None if it did not, or there is none."""
         if attempt.measurement is None:
@@ -589,10 +568,20 @@ class HeldDevice:
         return "; ".join(filter(None, causes)) or None
 
     def _telemetry_between(self, begin_s: float, end_s: float, *pids: int) -> Telemetry | None:
+        """Return the telemetry of a stretch, without what this device gives when idle and cool."""
         if self._watcher is None:
             return None
         telemetry = self._watcher.window(begin_s, end_s, own=self._own_pids(*pids))
-        return telemetry and without(telemetry, self._set_aside)
+        if telemetry is None or validity.held_back(without(telemetry, self._set_aside)) is None:
+            return telemetry and without(telemetry, self._set_aside)
+        stuck = stuck_at_c(self._watcher.samples())
+        for reason in sorted(stuck.keys() - self._set_aside):
+            self._set_aside.add(reason)
+            self._settings.say(
+                f"{self.device.key}: {reason} is ignored, because the device also reports it "
+                f"when idle, at {stuck[reason]:.0f} °C"
+            )
+        return without(telemetry, self._set_aside)
 
     def _own_pids(self, *pids: int) -> list[int]:
         """Return our processes; empty if they cannot be distinguished from others."""
@@ -607,8 +596,6 @@ class HeldDevice:
 
     def _initial_environment(self, side: str) -> Environment:
         self.watch()
-        if side not in self._initial:
-            self._initial[side] = self._described(self._settings.sides[side])
         return self._initial[side]
 
     def _described(self, side: Side) -> Environment:

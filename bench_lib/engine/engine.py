@@ -9,7 +9,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -18,21 +18,20 @@ from bench_lib.engine import processes
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.processes import Address, CpuPart
-from bench_lib.engine.settings import MEASURING, REMEASURING, Outcome, Settings, nodeid_of
+from bench_lib.engine.settings import MEASURING, REMEASURING, Outcome, Settings
 from bench_lib.engine.sides import place, problem_of
 from bench_lib.engine.suite import Suite
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import BY_SIGNAL
-from bench_lib.launch.zygote import Zygote
+from bench_lib.launch.zygote import MeasureRequest, Zygote
 from bench_lib.model import (
+    NUMERICS,
+    Baseline,
     Case,
-    Choices,
-    Environment,
     Hardware,
     KernelTable,
-    Numerics,
     ProcessSummary,
     Record,
     SlowDown,
@@ -40,7 +39,7 @@ from bench_lib.model import (
 )
 from bench_lib.storage import baselines, facts, history
 from bench_lib.storage.lines import HistoryError
-from bench_lib.verdict import choices, judge, metrics
+from bench_lib.verdict import judge, metrics
 from bench_lib.verdict.pairing import TIMES
 from bench_lib.verdict.severity import rank
 
@@ -65,8 +64,6 @@ class Engine:
         self._held: HeldDevice | None = None
         self._shared: dict[tuple[str, str], tuple[Zygote, Address]] = {}
         """By device and side, workers that have started for whoever holds it."""
-        self._checked: dict[str, tuple[Outcome, Numerics]] = {}
-        """By case, its first numerics, unless the step was compiled."""
 
     # ---- opening and closing --------------------------------------------------------------
 
@@ -91,7 +88,7 @@ class Engine:
             ours, side = settings.sides.values()
             reference.problem = problem_of(side, ours)
             if reference.problem and not settings.reference_is_optional:
-                reference.close()
+                reference.writer.close()
                 raise LaunchError(reference.problem)
             if reference.problem:
                 settings.say(f"warning: judged by the baseline alone: {reference.problem}")
@@ -158,7 +155,7 @@ class Engine:
         """Let go of the device, and close the history; a run without records leaves no file."""
         with contextlib.ExitStack() as stack:
             for suite in self.suites.values():
-                stack.callback(suite.close)
+                stack.callback(suite.writer.close)
             for zygote, _ in self._shared.values():
                 stack.callback(zygote.close)
             stack.callback(self.release)
@@ -166,38 +163,25 @@ class Engine:
 
     def _hold(self, device: Hardware) -> HeldDevice:
         def accepted(case: Case) -> Sequence[ProcessSummary]:
-            baseline = (
-                self.baselines_of(device.key).baselines.get(case.id) if self._by_baseline else None
-            )
+            baseline = self._accepted(device.key).get(case.id)
             return [] if baseline is None else baseline.processes
 
-        def chosen(case: Case) -> Choices | None:
-            if self.settings.own_choices or not self._by_baseline:
-                return None
-            return choices.accepted(self.baselines_of(device.key).baselines.get(case.id))
-
-        held = HeldDevice(device, self.settings, accepted=accepted, choices=chosen)
+        held = HeldDevice(device, self.settings, accepted=accepted)
         self._use_started(held)
         return held
 
-    @property
-    def _by_baseline(self) -> bool:
-        return self.settings.judged and self.settings.by_baseline
+    def _accepted(self, key: str) -> Mapping[str, Baseline]:
+        """Return what is accepted on a kind of hardware; nothing where it does not judge."""
+        judges = self.settings.judged and self.settings.by_baseline
+        return self.baselines_of(key).baselines if judges else {}
 
     # ---- measuring ------------------------------------------------------------------------
 
     def measure(self, case: Case) -> Record:
         """Measure a case and write it down; raises LaunchError, DeviceBusyError, HistoryError."""
-        for outcome in self.attempt(case):
+        for outcome in self.held.measure(case):
             self.note(outcome)
         return self.suite.records[case.id]
-
-    def attempt(self, case: Case) -> list[Outcome]:
-        """Measure a case without writing it down, interleaved with the reference if there is one.
-
-        The outcome of the side in question comes first.  Raises LaunchError and DeviceBusyError.
-        """
-        return self.held.measure(case)
 
     def measure_together(self, cases: Sequence[Case], process: int) -> None:
         """Measure cases in one fresh process of each side, and write them down.
@@ -211,24 +195,18 @@ class Engine:
         """Write down attempts, by default as the command's; raises HistoryError."""
         suite, case_id = self.suites[outcome.side], outcome.case.id
         record, problem = suite.records.get(case_id), suite.problem
+        command = self.settings.command
+        if suite is not self.suite and self.settings.by_baseline:
+            nodeid, command = None, outcome.side  # the test's own times are the candidate's
         if record is not None:
             nodeid = record.nodeid
-        elif suite is not self.suite and self.settings.by_baseline:
-            nodeid = nodeid_of(outcome.side, case_id)  # the test's own times are the candidate's
-        elif nodeid is None and self.settings.command:
-            nodeid = nodeid_of(self.settings.command, case_id)
+        elif nodeid is None and command:
+            nodeid = f"bench-lib/{command}::{case_id}"
         suite.note(outcome, nodeid)
         if suite.problem != problem:
             message = "cases without a pair are judged by the baseline alone"
             self.settings.say(f"warning: {message}: {suite.problem}")
-        if suite is self.suite and (numerics := _numerics_of(outcome)) is not None:
-            self._checked.setdefault(case_id, (outcome, numerics))
         return suite.records[case_id]
-
-    @property
-    def environments(self) -> dict[str, Environment]:
-        """Each side's environment."""
-        return self.held.environments
 
     # ---- re-measuring ---------------------------------------------------------------------
 
@@ -277,22 +255,22 @@ class Engine:
                 return
             message = f"re-measuring {len(records)} of {many(len(self.suite.records), 'case')} "
             self.settings.say(f"{message}in fresh {unit} {process + 1} of at most {planned}")
-            known: Collection[str] = ()
+            # Numerics that are not in doubt are not checked again.
+            asked = {
+                record.case.id: MeasureRequest(
+                    keeps=not self.suite.chose_otherwise(record),
+                    known={NUMERICS}
+                    if self.settings.by_baseline and not judge.doubts_numerics(record.verdicts)
+                    else (),
+                )
+                for record in records
+            }
             queues: dict[HeldDevice, list[Case]] = {}
             for device, cases in self._dealt(sorted(records, key=_turn)):
                 queues[on(device)] = cases
-            if self.settings.by_baseline:  # numerics are not in doubt, and not checked again
-                known = {r.case.id for r in records if not judge.doubts_numerics(r.verdicts)}
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(REMEASURING, lanes)
-            self._measure_in(
-                process,
-                queues,
-                until_s,
-                confirms=True,
-                tuned_anew={r.case.id for r in records if self.suite.chose_otherwise(r)},
-                known=known,
-            )
+            self._measure_in(process, queues, until_s, confirms=True, asked=asked)
         is_spent(of_these(self._in_doubt(planned)))
 
     def _dealt(self, records: Sequence[Record]) -> list[tuple[Hardware, list[Case]]]:
@@ -302,9 +280,8 @@ class Engine:
         for record in records:
             own = self.suite.hardware_of(record)
             alike = [place(own)]
-            accepted = self.baselines_of(own.key).baselines if self._by_baseline else {}
             is_pair = self.settings.reference is not None and record.case.launch.ranks == 1
-            if is_pair and record.case.id not in accepted:
+            if is_pair and record.case.id not in self._accepted(own.key):
                 alike += [at for at, device in devices.items() if device.key == own.key]
             queues[min(alike, key=lambda at: len(queues[at]))].append(record.case)
         return [(devices[at], cases) for at, cases in queues.items() if cases]
@@ -318,19 +295,25 @@ class Engine:
         """Keep numerics, which the next run of the same software need not compute.
 
         If a verdict doubts them, those of an earlier run are forgotten.  Without a baseline it is
-        only known whether they are finite.
+        only known whether they are finite.  Those of a compiled step are not kept, since the
+        compiler may choose otherwise next time.
         """
-        if not self.settings.by_baseline:
-            return
-        for case_id, (outcome, numerics) in self._checked.items():
-            is_doubted = judge.doubts_numerics(self.suite.records[case_id].verdicts)
-            if is_doubted or numerics.finite:
-                facts.keep_numerics(
-                    outcome.case,
-                    outcome.environment,
-                    outcome.hardware.uuid,
-                    None if is_doubted else numerics,
-                )
+        for record in self.suite.records.values() if self.settings.by_baseline else ():
+            mode = record.case.params.get("compile_mode", "eager")
+            # An operator may be compiled without such a mode.
+            is_compiled = mode != "graph" and any(
+                m.compile_s is not None for m in record.measurements
+            )
+            counted = ((a, a.measurement) for a in record.attempts if a.accepted and a.measurement)
+            first = next(((a, m.numerics) for a, m in counted if m.numerics is not None), None)
+            if is_compiled or mode not in ("eager", "graph") or first is None:
+                continue
+            attempt, numerics = first
+            environment = self.suite.environments[attempt.environment]
+            if judge.doubts_numerics(record.verdicts):
+                facts.keep_numerics(record.case, environment, attempt.device_uuid, None)
+            elif numerics.finite:
+                facts.keep_numerics(record.case, environment, attempt.device_uuid, numerics)
 
     def _measure_in(
         self,
@@ -339,8 +322,7 @@ class Engine:
         until_s: float = math.inf,
         *,
         confirms: bool,
-        tuned_anew: Collection[str] = (),
-        known: Collection[str] = (),
+        asked: Mapping[str, MeasureRequest] | None = None,
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time.
 
@@ -348,10 +330,9 @@ class Engine:
         """
 
         def measured(held: HeldDevice) -> Iterator[list[Outcome]]:
-            again = held.measure_again(
-                queues[held], process, confirms=confirms, tuned_anew=tuned_anew, known=known
-            )
-            for outcomes in again:
+            for outcomes in held.measure_again(
+                queues[held], process, confirms=confirms, asked=asked
+            ):
                 yield outcomes
                 if time.monotonic() > until_s:
                     return
@@ -510,20 +491,6 @@ def _turn(record: Record) -> tuple[bool, int, float]:
     compared = [v.ratio for v in times if v.ratio and v.status is not Status.SKIPPED]
     slower = max(compared, default=1.0)
     return is_compiled, rank(record.status or Status.INVALID), -slower
-
-
-def _numerics_of(outcome: Outcome) -> Numerics | None:
-    """Return the numerics of a measurement that counts.
-
-    None if the step was compiled, since the compiler may choose otherwise next time.
-    """
-    mode = outcome.case.params.get("compile_mode", "eager")
-    counted = [a.measurement for a in outcome.attempts if a.accepted and a.measurement is not None]
-    # An operator may be compiled without such a mode.
-    is_compiled = mode != "graph" and any(m.compile_s is not None for m in counted)
-    if is_compiled or mode not in ("eager", "graph"):
-        return None
-    return next((m.numerics for m in counted if m.numerics is not None), None)
 
 
 @contextlib.contextmanager

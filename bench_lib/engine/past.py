@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench_lib.environment import fingerprint
@@ -88,13 +88,13 @@ def take_in(
     """
     if len(kept) < NIGHTS and metrics.LEADING.name not in gone:
         later = kept[-LASTING:]
-        kept.append([_without(process, gone) for process in processes])
+        kept.append(
+            [
+                replace(p, values={n: value for n, value in p.values.items() if n not in gone})
+                for p in processes
+            ]
+        )
         gone |= {verdict.metric for verdict in verdicts if _has_lasted(verdict, later)}
-
-
-def _without(process: ProcessSummary, gone: Collection[str]) -> ProcessSummary:
-    values = {name: value for name, value in process.values.items() if name not in gone}
-    return replace(process, values=values)
 
 
 def _has_lasted(verdict: Verdict, later: Sequence[Sequence[ProcessSummary]]) -> bool:
@@ -136,13 +136,13 @@ def slow_downs(
         if record.status in COMPARED and baseline is not None and not is_quarantined:
             nights = _nights_of(record, baseline, past, writer)
             cases[record.case.id] = nights if is_measured else nights.on_one_device
-    findings = over_nights(cases, writer.run_id)
+    found, fell = over_nights(cases, writer.run_id)
     known = {**file.environments, **past.environments, **environments}
-    new = [replace(s, changes=_changes(cases[s.cases[0]], s, known)) for s in findings.new]
+    new = [replace(s, changes=_changes(cases[s.cases[0]], s, known)) for s in found]
     again = {case_id for slow_down in new for case_id in slow_down.cases}
     lasting: dict[tuple[str, str], SlowDown] = {}
     for case_id, old in past.reported.items():
-        if case_id in cases.keys() - again and findings.fell.get(case_id, "") <= old.since:
+        if case_id in cases.keys() - again and fell.get(case_id, "") <= old.since:
             merged = lasting.setdefault((old.told_by, old.since), replace(old, cases=[]))
             merged.cases.append(case_id)
     return [*new, *lasting.values()]

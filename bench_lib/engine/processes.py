@@ -149,15 +149,14 @@ class Processes:
         is gone.  Raises CaseSkipped or CaseFault, and LaunchError if workers cannot be started at
         all.
         """
+        measured = self._measured_by_ranks if case.launch.ranks > 1 else self._measured
         try:
-            return self._measured(case, number, request)
+            return measured(case, number, request)
         except CaseFault:
             self.drop(number)
             raise
 
     def _measured(self, case: Case, number: int, request: MeasureRequest) -> Measurement:
-        if case.launch.ranks > 1:
-            return self._measured_by_ranks(case, number, request)
         is_alone = case.launch.cold or request.choices is not None
         if is_alone:
             self.drop(number)  # its earlier cases have loaded libraries and chosen kernels
@@ -166,13 +165,14 @@ class Processes:
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
         measurement = process.measure(case, request)
-        phases_s = {FORK: round(opening_s, 4), **measurement.phases_s}
-        measurement = replace(measurement, phases_s=phases_s)
-        # Each zygote counts its processes from one, and a run may have several zygotes.
-        measurement = replace(measurement, context_id=f"{self._name}-{measurement.context_id}")
         if measurement.device_source == "kernels" or is_alone:
             self.drop(number)  # a profiler, once used, stays and costs every launch
-        return measurement
+        return replace(
+            measurement,
+            phases_s={FORK: round(opening_s, 4), **measurement.phases_s},
+            # Each zygote counts its processes from one, and a run may have several zygotes.
+            context_id=f"{self._name}-{measurement.context_id}",
+        )
 
     def _measured_by_ranks(self, case: Case, number: int, request: MeasureRequest) -> Measurement:
         """Measure a case in a process each of several ranks, which stay for the next ones."""

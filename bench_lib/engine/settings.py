@@ -37,11 +37,6 @@ class Outcome:
         """Why the case was skipped, if it was."""
         return next((a.skipped for a in self.attempts if a.skipped is not None), None)
 
-    @property
-    def disturbed(self) -> str | None:
-        """How the hardware disturbed the last attempt, if that is why it was discarded."""
-        return self.attempts[-1].discarded if self.attempts[-1].invalid else None
-
 
 PLANNED = 6
 """Processes of a case that looks different: the first, and five more."""
@@ -184,8 +179,3 @@ def prefix(text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise ValueError(f"{text!r} is not a valid shell command: {error}") from error
-
-
-def nodeid_of(command: str, case_id: str) -> str:
-    """Return what stands in the history for a test's name where a command measured a case."""
-    return f"bench-lib/{command}::{case_id}"

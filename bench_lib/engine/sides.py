@@ -5,29 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bench_lib.engine.settings import Side, does_not_start
 from bench_lib.environment import fingerprint
 from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
-from bench_lib.model import Case, Environment, Hardware, ProcessSummary, Record
+from bench_lib.model import Case, Environment, Hardware
 from bench_lib.storage import acceptance
-
-
-def pairs_of(new: Record, old: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
-    """Return the pairs of processes that the hardware disturbed on neither side."""
-    complete = set.intersection(
-        *({a.process for a in record.attempts if a.accepted} for record in (new, old))
-    )
-    sides = (
-        acceptance.processes_of(
-            replace(record, attempts=[a for a in record.attempts if a.process in complete])
-        )
-        for record in (new, old)
-    )
-    return list(zip(*sides, strict=True))
 
 
 def mixed_conditions(
@@ -48,19 +34,6 @@ def differences(old: Environment, new: Environment) -> list[str]:
     if not (old.caches and new.caches):  # one side is in a container, and its caches are unknown
         old, new = replace(old, caches={}), replace(new, caches={})
     return fingerprint.difference(old, new)
-
-
-def named(side: Side, theirs: Environment | None, own: Environment) -> str:
-    """Name a reference by its versions that are not ours, and where it is."""
-    if theirs is None:
-        return str(side)
-    versions = [
-        f"{field.name} {version}"
-        for field in fields(theirs)
-        if (version := getattr(fingerprint.versions(theirs), field.name))
-        and version != getattr(own, field.name)
-    ]
-    return f"{', '.join(versions) or f'torch {theirs.torch}'} ({side})"
 
 
 def problem_of(side: Side, own: Side) -> str:

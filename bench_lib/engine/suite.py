@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from bench_lib import backends, reasons
 from bench_lib.engine import commands, past
 from bench_lib.engine.settings import PLANNED, Outcome, Settings
-from bench_lib.engine.sides import differences, mixed_conditions, named, pairs_of
+from bench_lib.engine.sides import differences, mixed_conditions
 from bench_lib.environment import fingerprint
 from bench_lib.findings import Note
 from bench_lib.formats import many
@@ -19,7 +19,6 @@ from bench_lib.model import (
     Baseline,
     Case,
     Environment,
-    Finding,
     Hardware,
     KernelTable,
     ProcessSummary,
@@ -32,8 +31,8 @@ from bench_lib.profiling import kernels
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.runs import Runs
-from bench_lib.verdict import choices, families, judge, metrics, pairing
-from bench_lib.verdict.evidence import PINNED, REFERENCE, Evidence, Pairing
+from bench_lib.verdict import choices, judge, metrics, pairing
+from bench_lib.verdict.evidence import PINNED, REFERENCE, Evidence, Pairing, family_of
 from bench_lib.verdict.severity import FAILING, PASSING, worst
 from bench_lib.verdict.stragglers import lagging
 
@@ -85,7 +84,8 @@ class Suite:
         self.slow_downs: list[SlowDown] = []
         """Slowdowns that this night and those before it show together, once computed."""
         self._outcomes: dict[str, Outcome] = {}
-        self._environments: dict[str, Environment] = {}
+        self.environments: dict[str, Environment] = {}
+        """By reference."""
         self.blind: dict[str, str] = {}
         """By case, why its kernels are unknown although it was profiled."""
 
@@ -93,7 +93,7 @@ class Suite:
         """Write a case's attempts down; raises HistoryError."""
         name = self.writer.environment(outcome.environment, outcome.hardware)
         # Each outcome brings a copy of the environment, and nearly all of them are equal.
-        environment = self._environments.setdefault(name, outcome.environment)
+        environment = self.environments.setdefault(name, outcome.environment)
         outcome = replace(outcome, environment=environment)
         case_id = outcome.case.id
         record = self.records.setdefault(case_id, Record(outcome.case, nodeid))
@@ -114,13 +114,15 @@ class Suite:
 
     def suspicious(self) -> list[Record]:
         """Return the records whose answer fresh processes could change."""
-        return [record for record in self.judged() if self._is_suspicious(record)]
-
-    def _is_suspicious(self, record: Record) -> bool:
-        evidence = self._evidenced.get(record.case.id)
-        return judge.is_suspicious(record.verdicts) or (
-            evidence is not None and pairing.want_more(record.verdicts, evidence)
-        )
+        return [
+            record
+            for record in self.judged()
+            if judge.is_suspicious(record.verdicts)
+            or (
+                record.case.id in self._evidenced
+                and pairing.want_more(record.verdicts, self._evidenced[record.case.id])
+            )
+        ]
 
     def chose_otherwise(self, record: Record) -> bool:
         """Whether a case's compiler made other autotuning choices than what it is compared with."""
@@ -132,10 +134,8 @@ class Suite:
 
     def disturbed(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
-        verdicts = {id_: self._unmeasured(record) for id_, record in self.records.items()}
-        return [
-            self.records[id_] for id_, v in verdicts.items() if v and v.status is Status.INVALID
-        ]
+        unmeasured = ((record, self._unmeasured(record)) for record in self.records.values())
+        return [record for record, v in unmeasured if v and v.status is Status.INVALID]
 
     def to_look_into(self, which: str) -> list[Record]:
         """Return the records whose kernels are to be profiled, by the setting ``kernels``.
@@ -203,12 +203,25 @@ class Suite:
         if time.unit == "s" and time.value is not None and time.baseline is not None:
             more_s = time.value - time.baseline
         blamed = kernels.blamed(difference, more_s) if difference is not None else []
-        launches = [a.measurement.per_rank for a in record.attempts if a.accepted and a.measurement]
-        causes = [*self._cause(record, more_s, difference, reference)]
-        causes += [Note(straggler.in_words) for straggler in lagging(launches)]
-        # No library is the cause of what all kernels share, or of what lies between them.
-        if difference is not None and any(":" in name for name in blamed):
-            causes[1:1] = map(Note, filter(None, [self._libraries(record, difference, reference)]))
+        notes = []
+        if (problem := self.blind.get(record.case.id)) is not None:
+            notes.append(f"its kernels are unknown: {problem}")
+        elif reference is not None and (problem := reference.blind.get(record.case.id)):
+            notes.append(f"the reference's kernels are unknown: {problem}")
+        elif difference is not None:
+            notes.append(kernels.reason(difference, more_s))
+            # No library is the cause of what all kernels share, or of what lies between them.
+            if any(":" in name for name in blamed):
+                id_ = record.case.id
+                theirs = self._accepted_in(record) if reference is None else reference.began[id_]
+                versions = map(fingerprint.software, (theirs, self._outcomes[id_].environment))
+                notes.append(kernels.libraries(difference, *versions))
+        elif record.kernels is not None and reference is None and self._baseline(record):
+            notes.append("its baseline was accepted without kernels, so they cannot be compared")
+        notes += [
+            straggler.in_words for straggler in lagging(m.per_rank for m in record.measurements)
+        ]
+        causes = [Note(note) for note in notes if note]
         verdicts = [reasons.explained(v, *causes) if v is slower[0] else v for v in record.verdicts]
         return replace(record, verdicts=verdicts, blamed=blamed)
 
@@ -232,28 +245,6 @@ class Suite:
         old = self._accepted_in(self.records[case.id])
         new = self._outcomes[case.id].environment
         return [] if old is None else fingerprint.difference(old, new)
-
-    def _cause(
-        self,
-        record: Record,
-        more_s: float | None,
-        difference: kernels.Diff | None,
-        reference: Suite | None,
-    ) -> Iterator[Finding]:
-        if (problem := self.blind.get(record.case.id)) is not None:
-            yield Note(f"its kernels are unknown: {problem}")
-        elif reference is not None and (problem := reference.blind.get(record.case.id)):
-            yield Note(f"the reference's kernels are unknown: {problem}")
-        elif difference is not None:
-            yield Note(kernels.reason(difference, more_s))
-        elif record.kernels is not None and reference is None and self._baseline(record):
-            yield Note("its baseline was accepted without kernels, so they cannot be compared")
-
-    def _libraries(self, record: Record, difference: kernels.Diff, reference: Suite | None) -> str:
-        """Name the libraries of slower kernels, with the versions then and now."""
-        theirs = self._accepted_in(record) if reference is None else reference.began[record.case.id]
-        environments = theirs, self._outcomes[record.case.id].environment
-        return kernels.libraries(difference, *map(fingerprint.software, environments))
 
     def judged(self) -> list[Record]:
         """Return the records with their verdicts; all are judged again after new attempts."""
@@ -297,24 +288,23 @@ class Suite:
 
         Where the reference alone judges, that needs a pair.
         """
-        if self._settings.by_baseline or self._reference is None:
+        case, reference = record.case, self._reference
+        if self._settings.by_baseline or reference is None:
             return _unmeasured(record)
+        sides = {reference.side: reference.records.get(case.id), self.side: record}
+        verdicts = {n: v for n, r in sides.items() if r is not None and (v := _unmeasured(r))}
         try:
-            return self._without_pair(record, self._reference)
+            pairs = [] if verdicts else self._pairs(record)
         except ValueError as error:
             return Verdict(Status.ERROR, "run", str(error), against=REFERENCE)
-
-    def _without_pair(self, record: Record, reference: Suite) -> Verdict | None:
-        """Say why a case has no pair; raises ValueError for times that no clock gives."""
-        case, theirs = record.case, reference.records.get(record.case.id)
-        sides = {reference.side: theirs, self.side: record}
-        verdicts = {n: v for n, r in sides.items() if r is not None and (v := _unmeasured(r))}
         if verdicts:
             status = worst({verdict.status for verdict in verdicts.values()})
             reason = "; ".join(f"{name}: {verdict.reason}" for name, verdict in verdicts.items())
-        elif not self._pairs(record):
+        elif not pairs:
             status, reason = Status.INVALID, "no pair was measured on both sides"
-        elif differing := mixed_conditions(case, self.hardware_of(record), self._both_began(case)):
+        elif differing := mixed_conditions(
+            case, self.hardware_of(record), {s.side: s.began[case.id] for s in (reference, self)}
+        ):
             status = Status.INCOMPARABLE
             reason = f"conditions differ: {'; '.join(differing)}; warm up both, then compare again"
         else:
@@ -322,16 +312,21 @@ class Suite:
         return Verdict(status, "run", reason, against=REFERENCE)
 
     def _pairs(self, record: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
+        """Return the pairs of processes that the hardware disturbed on neither side."""
         theirs = self._reference.records.get(record.case.id) if self._reference else None
-        return [] if theirs is None else pairs_of(record, theirs)
-
-    def _both_began(self, case: Case) -> dict[str, Environment]:
-        """Return each side's first environment of a case, by names for a sentence."""
-        assert self._reference is not None
-        theirs = self._reference.began[case.id]
-        if self._settings.by_baseline:
-            return {"the reference": theirs, "this side": self.began[case.id]}
-        return {self._reference.side: theirs, self.side: self.began[case.id]}
+        if theirs is None:
+            return []
+        records = record, theirs
+        complete = set.intersection(
+            *({a.process for a in r.attempts if a.accepted} for r in records)
+        )
+        sides = (
+            acceptance.processes_of(
+                replace(r, attempts=[a for a in r.attempts if a.process in complete])
+            )
+            for r in records
+        )
+        return list(zip(*sides, strict=True))
 
     def _evidence(self, record: Record, outcome: Outcome) -> Evidence:
         case, key = record.case, outcome.hardware.key
@@ -349,7 +344,7 @@ class Suite:
             acceptance.conditions_of(case, outcome.hardware, self.began[case.id]),
             self._settings.planned,
             len({attempt.process for attempt in record.attempts}),
-            families.family_of(
+            family_of(
                 case,
                 in_bursts=any(p.in_bursts for p in processes),
                 is_measured=backends.of(outcome.hardware).is_measured,
@@ -372,7 +367,11 @@ class Suite:
             pairs, lacks = [], f"the reference fails: {error}"
         if not pairs:
             without = lacks
-        elif differing := mixed_conditions(case, outcome.hardware, self._both_began(case)):
+        elif differing := mixed_conditions(
+            case,
+            outcome.hardware,
+            {"the reference": reference.began[case.id], "this side": own},
+        ):
             pairs, without = [], f"conditions differ: {'; '.join(differing)}"
         accepted = self._accepted_in(record)
         return Pairing(
@@ -387,8 +386,16 @@ class Suite:
 
     def named_beside(self, own: Environment) -> str:
         """Name this side by its versions that another environment has not, and where it is."""
-        theirs = next(iter(self.began.values()), None)
-        return named(self._settings.sides[self.side], theirs, own)
+        side, theirs = self._settings.sides[self.side], next(iter(self.began.values()), None)
+        if theirs is None:
+            return str(side)
+        versions = [
+            f"{field.name} {version}"
+            for field in fields(theirs)
+            if (version := getattr(fingerprint.versions(theirs), field.name))
+            and version != getattr(own, field.name)
+        ]
+        return f"{', '.join(versions) or f'torch {theirs.torch}'} ({side})"
 
     def pairs_of(self, case_id: str) -> Sequence[tuple[ProcessSummary, ProcessSummary]]:
         """Return a case's pairs as they were judged: a process of this side and the reference's."""
@@ -463,7 +470,7 @@ class Suite:
                 self._baselines_of(key),
                 records,
                 self.writer,
-                self._environments,
+                self.environments,
                 is_measured=backends.of(self.hardware_of(records[0])).is_measured,
             )
         for slow_down in self.slow_downs:
@@ -477,10 +484,6 @@ class Suite:
                 return f"; last passed on {run.time[:10]}, {many(ago, 'measured run')} ago"
         accepted = (record.baseline_accepted or "")[:10]
         return f"; run {len(runs) + 1} since the baseline of {accepted}" if accepted else ""
-
-    def close(self) -> None:
-        """Close the file; a run that measured nothing leaves none."""
-        self.writer.close()
 
     def counts(self) -> dict[str, int]:
         """Return how many cases have each status."""

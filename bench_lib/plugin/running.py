@@ -98,7 +98,7 @@ class Perf:
             return
         try:
             with neighbours.held_off(self._request.node):
-                outcomes = self._session.engine.attempt(case)
+                outcomes = self._session.engine.held.measure(case)
                 self._request.node.stash.setdefault(OUTCOMES, []).extend(outcomes)
         except (LaunchError, DeviceBusyError) as error:
             message = self._session.failed = formats.printable(str(error))

@@ -15,8 +15,8 @@ from bench_lib.storage import acceptance, baselines
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.history import Run
 from bench_lib.storage.runs import Runs
-from bench_lib.verdict import families, judge, metrics
-from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict import judge, metrics
+from bench_lib.verdict.evidence import Evidence, family_of
 
 BASELINE = "baseline"
 """Stands for the accepted values of B's hardware instead of a run."""
@@ -128,7 +128,7 @@ def _evidence(run: Run, record: Record, baseline: Baseline, tolerance: float | N
         limits,
         conditions=acceptance.conditions_of(case, device, environment),
         planned=len(processes),
-        family=families.family_of(
+        family=family_of(
             case,
             in_bursts=any(process.in_bursts for process in processes),
             is_measured=backends.of(device).is_measured,

@@ -13,6 +13,7 @@ from typing import Any
 from bench_lib import backends
 from bench_lib.backends.folders import state_of
 from bench_lib.environment.fingerprint import difference, versions
+from bench_lib.formats import amount
 from bench_lib.launch import launchers
 from bench_lib.model import (
     Accepted,
@@ -261,7 +262,7 @@ def _worse(new: Baseline, old: Baseline | None, limits: Limits) -> list[str]:
         if change.now > change.tolerance:
             objections.append(f"{name}{change.now:.2%} {worse} than accepted; {tolerated}")
         elif change.since > change.tolerance:
-            began = metric.in_words(change.began)
+            began = amount(change.began, metric.unit)
             objections.append(
                 f"{name}{change.since:.2%} {worse} than {began}, from which accepted values "
                 f"have drifted in small steps; {tolerated}"

@@ -86,7 +86,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     records = engine.judge()
     if stopped is None:
         engine.end(int(any(record.status in FAILING for record in records)))
-    environments = {name: engine.environments[name] for name in sorted(engine.suites)}
+    environments = {name: engine.held.environments[name] for name in sorted(engine.suites)}
     return Compared(
         [row_of(record, engine.suite.pairs_of(record.case.id)) for record in records],
         environments,

@@ -43,8 +43,8 @@ def median_s(outcome: Outcome) -> float:
     problem = outcome.fault and outcome.fault.in_words
     if outcome.skipped is not None:
         problem = f"{outcome.skipped}; choose another case"
-    if outcome.disturbed is not None:
-        problem = f"{outcome.disturbed}; try again when that is over"
+    if (last := outcome.attempts[-1]).invalid:
+        problem = f"{last.discarded}; try again when that is over"
     if problem:
         raise SelfcheckError(f"{outcome.case.id}: {problem}")
     measurement = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)

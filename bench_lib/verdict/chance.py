@@ -65,25 +65,21 @@ def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list
     }
     return [
         _hunch(question)
-        if comparison is None or _has_too_few(question.contrast)
+        # A baseline's single process may not be typical of the case.
+        if comparison is None or len(question.contrast.baseline or ()) == 1
         else _verdict(question, comparison, moved.get(comparison.direction))
         for question, comparison in zip(family, compared, strict=True)
     ]
 
 
-def _has_too_few(contrast: Contrast) -> bool:
-    """Whether the baseline has a single process, which may not be typical of the case."""
-    return contrast.baseline is not None and len(contrast.baseline) < AGREEING
-
-
 def _verdict(question: Question, comparison: Comparison, moved: tuple[int, int] | None) -> Verdict:
-    contrast, agreeing = comparison.contrast, comparison.agreeing
-    status = _status(question, comparison, agreeing)
+    contrast = comparison.contrast
+    status = _status(question, comparison)
     is_blind, part = status is Status.NOISY, comparison.costliest
     difference = Difference(
         candidate=len(contrast.candidate),
         baseline=len(question.contrast.baseline or ()),
-        agreeing=agreeing,
+        agreeing=comparison.agreeing,
         is_certain=status in (Status.REGRESSED, Status.IMPROVED),
         limit="process" if part is None else part.component,
         limit_sd=math.sqrt((part or comparison.process).variance),
@@ -109,9 +105,9 @@ def _verdict(question: Question, comparison: Comparison, moved: tuple[int, int] 
     )
 
 
-def _status(question: Question, comparison: Comparison, agreeing: int) -> Status:
-    direction = comparison.direction
-    contrast = comparison.contrast
+def _status(question: Question, comparison: Comparison) -> Status:
+    contrast, direction = comparison.contrast, comparison.direction
+    agreeing = comparison.agreeing
     # A few odd processes, or pairs, make no change: a steady past may make them look significant.
     is_enough = agreeing >= AGREEING and 2 * agreeing > len(contrast.candidate)
     if contrast.is_pairs:

@@ -13,22 +13,17 @@ from dataclasses import replace
 
 from bench_lib.findings import OtherChoices
 from bench_lib.formats import many, some
-from bench_lib.model import NOTHING_CHOSEN, Baseline, Choices, ProcessSummary, Status, Verdict
+from bench_lib.model import NOTHING_CHOSEN, Choices, ProcessSummary, Status, Verdict
 from bench_lib.verdict.evidence import REFERENCE, Evidence, chosen_alike, known_choices
 from bench_lib.verdict.metrics import of
+from bench_lib.verdict.severity import SLOWER
 
 LEAST_TUNINGS = 3
 """So many tunings have to agree before a case is REGRESSED."""
-MOST_NAMED = 3
-"""Kernels that a reason names."""
 
 
-def accepted(baseline: Baseline | None) -> Choices | None:
-    """Return the choices that most of a baseline's processes had; None if unknown."""
-    return _commonest([] if baseline is None else baseline.processes)
-
-
-def _commonest(processes: Sequence[ProcessSummary]) -> Choices | None:
+def commonest(processes: Sequence[ProcessSummary]) -> Choices | None:
+    """Return the choices that most of some processes had; None if unknown."""
     draws = [draw for draw in map(known_choices, processes) if draw is not None]
     return max(draws, key=lambda draw: len(chosen_alike(processes, draw)), default=None)
 
@@ -37,10 +32,10 @@ def otherwise(evidence: Evidence, against: str) -> str:
     """Say how the choices for some processes differ from the other side's; empty if they do not."""
     draws = [process.draw for process in evidence.candidate]
     chosen = [draw for draw in draws if draw is not None and draw.unknown not in NOTHING_CHOSEN]
-    side, expected = "baseline", accepted(evidence.baseline)
+    side, processes = "baseline", [] if evidence.baseline is None else evidence.baseline.processes
     if against == REFERENCE and evidence.pairing is not None:
-        side, expected = "reference", _commonest([theirs for _, theirs in evidence.pairing.pairs])
-    if expected is None:
+        side, processes = "reference", [theirs for _, theirs in evidence.pairing.pairs]
+    if (expected := commonest(processes)) is None:
         return f"the {side}'s are not known" if chosen else ""
     other = next((draw for draw in chosen if not draw.chooses_as(expected)), None)
     if other is None:
@@ -53,26 +48,18 @@ def otherwise(evidence: Evidence, against: str) -> str:
         for name, choice in other.kernels.items()
         if choice.source in sources and sources[choice.source].config != choice.config
     ]
-    differences = [f"for {some(retuned, MOST_NAMED)}"] if retuned else []
+    differences = [f"for {some(retuned, 3)}"] if retuned else []
     if unlike := len(other.by_source.keys() ^ sources.keys()):
         differences.append(f"the sources of {many(unlike, 'kernel')} differ")
     return "; ".join(differences)
 
 
-def weighed(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
+def weighed(verdict: Verdict, evidence: Evidence) -> Verdict:
     """Call no time REGRESSED that too few tunings found slower, and say what differs."""
-    slower = (Status.REGRESSED, Status.SUSPECT)
-    return [
-        _weighed(verdict, reason, evidence)
-        if verdict.status in slower
-        and of(verdict.metric).device_sets
-        and (reason := otherwise(evidence, verdict.against))
-        else verdict
-        for verdict in verdicts
-    ]
-
-
-def _weighed(verdict: Verdict, reason: str, evidence: Evidence) -> Verdict:
+    if verdict.status not in SLOWER or not of(verdict.metric).device_sets:
+        return verdict
+    if not (reason := otherwise(evidence, verdict.against)):
+        return verdict
     tunings = evidence.tunings or len(evidence.candidate)
     if verdict.against == REFERENCE and evidence.pairing is not None:
         tunings = min(tunings, len(evidence.pairing.pairs))

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from bench_lib.findings import ClockChange
-from bench_lib.model import Baseline, Choices, Limits, ProcessSummary
+from bench_lib.model import Baseline, Case, Choices, Limits, ProcessSummary
 from bench_lib.verdict import validity
-from bench_lib.verdict.statistics.change import AGREEING
+from bench_lib.verdict.statistics.change import AGREEING, UNMEASURED
 
 BETWEEN_HOST_STATES = 0.10
 """A host-bound step may differ by this much from one run to the next: small training steps on
@@ -27,6 +27,10 @@ where four devices are 1% apart, and with the nights all are (``error_rates.py -
 The nights alone would follow creep."""
 REFERENCE = "reference"
 """``Verdict.against`` if processes were interleaved with the accepted environment's."""
+
+
+IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
+"""Compile modes whose steps are replayed."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,23 @@ class Evidence:
         """Return the processes of earlier runs in the order of time: accepted ones, and nights."""
         pinned = self.baseline.processes if self.baseline is not None else []
         return [list(pinned), list(reversed(self.rolling))]
+
+
+def family_of(case: Case, *, in_bursts: bool = False, is_measured: bool = True) -> str:
+    """Return the name of the cases that vary alike between devices and runs, few but large.
+
+    Devices of a model differ by their clocks, memories and layout of units.  A replayed graph
+    hardly feels it; a memory-bound operator does, and work at the power cap, which is measured in
+    bursts, most.  All cases are one family unless it has been measured how far the vendor's devices
+    differ (``is_measured``).
+    """
+    if not is_measured:
+        return UNMEASURED
+    if in_bursts:
+        return "large GEMMs" if case.params.get("op") == "gemm" else "power-bound"
+    if case.workload == "operator":
+        return "operators"
+    return "graphs" if case.params.get("compile_mode") in IN_GRAPHS else "networks"
 
 
 def known_choices(process: ProcessSummary) -> Choices | None:

@@ -6,33 +6,26 @@ limits ask: one kernel more may well be faster.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from bench_lib.findings import CountChange, ResourceChange
-from bench_lib.model import Choice, Finding, ProcessSummary, Verdict
+from bench_lib.model import Choices, Finding, ProcessSummary, Verdict
 from bench_lib.verdict.evidence import PINNED, Evidence
-from bench_lib.verdict.metrics import registered
+from bench_lib.verdict.metrics import of, registered
 from bench_lib.verdict.metrics.metric import Rule
 from bench_lib.verdict.pairing import TIMES
-
-MOST_NAMED = 3
-"""Kernels whose resources a reason names."""
-_TIMES = {metric.name for metric in TIMES}
 
 
 def named(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
     """Add what changed to the verdict on the time."""
-    at = next((i for i, verdict in enumerate(verdicts) if verdict.metric in _TIMES), None)
-    if at is None or not (changes := list(_changes(*_sides(evidence)))):
-        return verdicts
-    return [*verdicts[:at], verdicts[at].finding(*changes), *verdicts[at + 1 :]]
-
-
-def _sides(evidence: Evidence) -> tuple[Sequence[ProcessSummary], Sequence[ProcessSummary]]:
-    """Return the processes of the software under test and of what it is compared with."""
-    if evidence.pairing is not None and (pairs := evidence.pairing.pairs):
-        return [new for new, _ in pairs], [old for _, old in pairs]
-    return evidence.candidate, evidence.references.get(PINNED, ())
+    new, old = evidence.candidate, evidence.references.get(PINNED, ())
+    if evidence.pairing is not None and evidence.pairing.pairs:
+        new, old = zip(*evidence.pairing.pairs, strict=True)
+    for at, verdict in enumerate(verdicts):
+        if of(verdict.metric) in TIMES:
+            return [*verdicts[:at], verdict.finding(*_changes(new, old)), *verdicts[at + 1 :]]
+    return verdicts
 
 
 def _changes(new: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> Iterator[Finding]:
@@ -42,25 +35,22 @@ def _changes(new: Sequence[ProcessSummary], old: Sequence[ProcessSummary]) -> It
             before = set(metric.values(old)) if len(now) == 1 else now
             if len(before) == 1 and now != before:
                 yield CountChange(metric.name, before.pop(), now.pop())
-    yield from list(_resources(_kernels(new), _kernels(old)))[:MOST_NAMED]
+    yield from itertools.islice(_resources(new, old), 3)
 
 
-def _kernels(processes: Sequence[ProcessSummary]) -> dict[str, tuple[str, Choice]]:
-    """Return the compiled kernels of one process by their source, each with its name."""
-    draw = next((process.draw for process in processes if process.draw is not None), None)
-    kernels = {} if draw is None else draw.kernels
-    return {choice.source: (name, choice) for name, choice in kernels.items()}
-
-
-def _resources(
-    new: dict[str, tuple[str, Choice]], old: dict[str, tuple[str, Choice]]
-) -> Iterator[Finding]:
+def _resources(*sides: Sequence[ProcessSummary]) -> Iterator[Finding]:
     """Compare what kernels of one source take where they were configured alike."""
-    for source, (name, choice) in new.items():
-        _, before = old.get(source, ("", None))
+    ours, theirs = (
+        next((process.draw for process in side if process.draw is not None), Choices({}))
+        for side in sides
+    )
+    names = {choice.source: name for name, choice in ours.kernels.items()}
+    accepted = theirs.by_source
+    for source, choice in ours.by_source.items():
+        before = accepted.get(source)
         if before is None or before != choice:
             continue
         for resource in sorted(choice.resources.keys() & before.resources.keys()):
             was, now = before.resources[resource], choice.resources[resource]
             if was != now:
-                yield ResourceChange(name, resource, was, now)
+                yield ResourceChange(names[source], resource, was, now)

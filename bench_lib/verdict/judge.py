@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from bench_lib.findings import (
     ClockChange,
+    Difference,
     Differs,
     HostBound,
     Interleaved,
@@ -41,11 +42,9 @@ from bench_lib.verdict.metrics import DEVICE, LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.pairing import TIMES
-from bench_lib.verdict.severity import NOT_COMPARED, worst
+from bench_lib.verdict.severity import NOT_COMPARED, SLOWER, worst
 from bench_lib.verdict.statistics.change import Contrast
 from bench_lib.verdict.statistics.iterations import TRUST
-
-_SLOWER = (Status.REGRESSED, Status.SUSPECT)
 
 
 def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
@@ -76,7 +75,7 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         combined = pairing.decided(others, answers, evidence)
         if _device_is_steady([v for v in combined if v.against == REFERENCE]):
             combined = _left_to_the_device(combined)
-        verdicts[case_id] = choices.weighed(skip_noisy(combined), evidence)
+        verdicts[case_id] = [choices.weighed(v, evidence) for v in skip_noisy(combined)]
         if (own := evidence.pairing) is not None and own.decides_alone:
             verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence, own)
         verdicts[case_id] = exact.named(verdicts[case_id], evidence)
@@ -164,10 +163,7 @@ def _answers(
 
 
 def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) -> Question | None:
-    """Return the question about a metric that is judged by chance; None if a side lacks it.
-
-    Processes of one state are compared, on the same device if possible.
-    """
+    """Return the question about a metric that is judged by chance; None if a side lacks it."""
     candidate = evidence.candidate
     if not metric.known(candidate):  # as for most metrics of most cases
         return None
@@ -330,10 +326,12 @@ def _in_cycles(verdict: Verdict, clock: ClockChange) -> Verdict:
     if verdict.ratio is None:
         return verdict
     factor = 1 + clock.change
-    if abs(math.log(factor)) < validity.CLOCK_SLACK and _is_beside_family(verdict):
+    difference = verdict.found(Difference)
+    is_beside_family = difference is not None and difference.family is not None
+    if abs(math.log(factor)) < validity.CLOCK_SLACK and is_beside_family:
         return verdict  # its family has that clock on this device, too
     bound, cycles = 1 + (verdict.tolerance or 0.0), factor * verdict.ratio
-    slower = verdict.status in _SLOWER and factor < 1
+    slower = verdict.status in SLOWER and factor < 1
     faster = verdict.status is Status.IMPROVED and factor > 1
     status = verdict.status
     if (slower and cycles <= bound) or (faster and cycles >= 1 / bound):
@@ -345,14 +343,6 @@ def _in_cycles(verdict: Verdict, clock: ClockChange) -> Verdict:
     change = replace(clock, cycles=cycles, leaves_doubt=status is Status.SUSPECT)
     others = [finding for finding in verdict.findings if not isinstance(finding, ClockChange)]
     return replace(verdict, status=status, findings=[change, *others])
-
-
-def _is_beside_family(verdict: Verdict) -> bool:
-    """Whether the ratio is without what the device did to the case's family, its clock included."""
-    if not (verdict.value and verdict.baseline and verdict.ratio):
-        return False
-    measured = abs(math.log(verdict.value / verdict.baseline))
-    return not math.isclose(measured, abs(math.log(verdict.ratio)), abs_tol=1e-9)
 
 
 def skip_noisy(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -377,11 +367,15 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
     own time is judged separately.  If it is steady, it takes the place of a wall-clock time that is
     noisy.
     """
-    steady = _device_is_steady(verdicts)
+    is_steady = _device_is_steady(verdicts)
     if not evidence.waits():
-        return _left_to_the_device(verdicts) if steady else verdicts
-    judged = _still_host_bound if evidence.waits_as_before else _become_host_bound
-    return [judged(verdict, evidence, device_is_steady=steady) for verdict in verdicts]
+        return _left_to_the_device(verdicts) if is_steady else verdicts
+    return [
+        _host_bound(verdict, evidence, device_is_steady=is_steady)
+        if of(verdict.metric).host_sets
+        else verdict
+        for verdict in verdicts
+    ]
 
 
 def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
@@ -407,50 +401,33 @@ def _device_is_steady(verdicts: Sequence[Verdict]) -> bool:
     return bool(device) and all(v.status is not Status.NOISY for v in device)
 
 
-def _become_host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
-    """Judge a time that is the host's now and was the device's in the baseline.
+def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
+    """Judge a time that is the host's now.
 
-    Other programs on the host may prolong it by as much as host-bound steps vary.  Beyond that
-    it is the software's.
+    If it was the device's in the baseline, other programs on the host may prolong it by as much as
+    host-bound steps vary.  Beyond that it is the software's.
     """
-    metric = of(verdict.metric)
-    looks_slower = verdict.status in (Status.REGRESSED, Status.SUSPECT)
-    if not metric.host_sets or not (looks_slower or verdict.status is Status.NOISY):
+    status, before = verdict.status, evidence.waits_as_before
+    if not before and status not in (*SLOWER, Status.NOISY):
         return verdict
-    most = 1 + (verdict.tolerance or 0.0) + BETWEEN_HOST_STATES
-    status = Status.NOISY
-    if looks_slower and metric.rule is Rule.CHANCE and (verdict.ratio or 0.0) > most:
-        is_certain = verdict.interval is not None and verdict.interval[0] > most
-        status = verdict.status if is_certain else Status.SUSPECT
+    is_by_chance = of(verdict.metric).rule is Rule.CHANCE
+    if not before:
+        most = 1 + (verdict.tolerance or 0.0) + BETWEEN_HOST_STATES
+        if status not in SLOWER or not is_by_chance or (verdict.ratio or 0.0) <= most:
+            status = Status.NOISY
+        elif verdict.interval is None or verdict.interval[0] <= most:
+            status = Status.SUSPECT
     is_replaced = device_is_steady and status is Status.NOISY
-    finding = HostBound(before=False, device_judges=is_replaced)
-    finding = _with_times(finding, evidence, verdict.against)
-    return replace(verdict.finding(finding), status=Status.SKIPPED if is_replaced else status)
-
-
-def _with_times(finding: HostBound, evidence: Evidence, against: str) -> HostBound:
-    """Add what the host took to issue a step, and what the device alone needs."""
-    return replace(
-        finding,
-        issuing_s=_middle(evidence.candidate, "enqueue"),
-        issuing_before_s=_middle(evidence.like(against), "enqueue"),
-        device_s=_middle(evidence.candidate, DEVICE.name),
-    )
-
-
-def _still_host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool) -> Verdict:
-    metric = of(verdict.metric)
-    if not metric.host_sets:
-        return verdict
-    is_replaced = device_is_steady and verdict.status is Status.NOISY
-    finding = HostBound(
-        before=True,
-        allowed=BETWEEN_HOST_STATES if metric.rule is Rule.CHANCE else 0.0,
-        device_judges=is_replaced,
-    )
-    if verdict.status is Status.REGRESSED:
-        finding = _with_times(finding, evidence, verdict.against)
-    status = Status.SKIPPED if is_replaced else verdict.status
+    allowed = BETWEEN_HOST_STATES if before and is_by_chance else 0.0
+    finding = HostBound(before, allowed, device_judges=is_replaced)
+    if not before or status is Status.REGRESSED:
+        finding = replace(
+            finding,
+            issuing_s=_middle(evidence.candidate, "enqueue"),
+            issuing_before_s=_middle(evidence.like(verdict.against), "enqueue"),
+            device_s=_middle(evidence.candidate, DEVICE.name),
+        )
+    status = Status.SKIPPED if is_replaced else status
     return replace(verdict.finding(finding), status=status)
 
 

@@ -11,7 +11,7 @@ import datetime as dt
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -156,21 +156,19 @@ class _Level:
         """The nights with odd ones drawn in."""
         return History.of(self.values, self.devices)
 
-    @cached_property
-    def changes(self) -> tuple[Change, Change] | None:
-        """The nights at which the level most likely rose, and fell; None with too few nights."""
+    def rise_and_fall(self, price: float) -> list[Change | None]:
+        """Return where the level rose, and fell, if that is worth its price and large enough."""
         if len(self.nights) < LEAST_LENGTH:
-            return None
-        return self.series.rise_and_fall(self.correlation)
+            return [None, None]
+        return [
+            change if change.evidence >= price and change.size >= LEAST_CHANGE else None
+            for change in self.series.rise_and_fall(self.correlation)
+        ]
 
     @property
     def series(self) -> Series:
         """The nights, to be explained by one level or two."""
         return Series(self.history, self.nights, self.spread)
-
-    def risen(self, price: float) -> Change | None:
-        """Return where the level rose, if that is worth its price and large enough to report."""
-        return _if_worth(self.changes and self.changes[0], price)
 
     def since(self, first: int) -> _Level:
         """Return the level from the night of that number on."""
@@ -181,13 +179,8 @@ class _Level:
 
     def since_last_fall(self, price: float) -> _Level:
         """Return the level since it fell last: a gain may be lost again."""
-        fall = _if_worth(self.changes and self.changes[1], price)
+        _, fall = self.rise_and_fall(price)
         return self if fall is None else self.since(self.nights[fall.index]).since_last_fall(price)
-
-
-def _if_worth(change: Change | None, price: float) -> Change | None:
-    is_worth = change is not None and change.evidence >= price and change.size >= LEAST_CHANGE
-    return change if is_worth else None
 
 
 @dataclass(frozen=True)
@@ -204,21 +197,17 @@ class _Rise:
         return self.level.nights[self.change.index]
 
 
-@dataclass
-class OverNights:
-    """The findings of all nights together on a suite."""
+def over_nights(
+    cases: Mapping[str, CaseNights], run_id: str
+) -> tuple[list[SlowDown], dict[str, str]]:
+    """Return what the nights of a suite's cases show together, tonight's run the last of them.
 
-    new: list[SlowDown] = field(default_factory=list)
-    """Slowdowns that no earlier run reported."""
-    fell: dict[str, str] = field(default_factory=dict)
-    """By case, since when it has been faster again: UTC, ISO 8601."""
-
-
-def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
-    """Return what the nights of a suite's cases show together, tonight's run the last of them."""
+    These are the slowdowns that no earlier run reported and, by case, since when it has been faster
+    again (UTC, ISO 8601).
+    """
     calendar = _Calendar.of(run for case in cases.values() for run in case.runs)
     price = math.log(max(1, len(cases)) / DOUBT)
-    findings = OverNights()
+    fell: dict[str, str] = {}
     levels: dict[str, _Level] = {}
     drawn = _drawn_in([_level(case, calendar) for case in cases.values()])
     correlation = correlation_of([x.series for x in drawn if len(x.nights) >= LEAST_LENGTH])
@@ -226,16 +215,15 @@ def over_nights(cases: Mapping[str, CaseNights], run_id: str) -> OverNights:
         full = replace(own, correlation=correlation)
         level = full.since_last_fall(price)
         if level is not full:
-            findings.fell[case_id] = calendar.began[level.nights[0]]
+            fell[case_id] = calendar.began[level.nights[0]]
         if len(level.nights) >= LEAST_LENGTH and level.nights[-1] == calendar.tonight:
             levels[case_id] = level
     rises = [
         _Rise(case_id, level, risen)
         for case_id, level in zip(levels, _knowing_each_other(list(levels.values())), strict=True)
-        if (risen := level.risen(price)) is not None
+        if (risen := level.rise_and_fall(price)[0]) is not None
     ]
-    findings.new += [_slow_down_of(together, calendar, run_id) for together in _of_one_night(rises)]
-    return findings
+    return [_slow_down_of(together, calendar, run_id) for together in _of_one_night(rises)], fell
 
 
 def _of_one_night(rises: Iterable[_Rise]) -> list[list[_Rise]]:
@@ -363,16 +351,13 @@ def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
 
 # --- in words --------------------------------------------------------------------------------
 
-MOST_NAMED = 3
-"""Cases that a line names."""
-
 
 def in_words(slow_down: SlowDown, run_id: str) -> str:
     """Return a slowdown in one line; ``run_id`` is the run that shows it."""
     low, high = (percent(bound - 1, 2) for bound in slow_down.interval)
     line = f"SLOWER since {slow_down.since[:10]}: {many(len(slow_down.cases), 'case')} by "
     line += f"{slow_down.ratio - 1:.2%} ({low} to {high}), as {many(slow_down.nights, 'night')} "
-    line += f"show together: {some(slow_down.cases, MOST_NAMED)}"
+    line += f"show together: {some(slow_down.cases, 3)}"
     if slow_down.changes:
         line += f"; with {'; '.join(slow_down.changes)}"
     if slow_down.told_by != run_id:

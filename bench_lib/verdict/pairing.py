@@ -19,11 +19,11 @@ from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Pairing
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule
+from bench_lib.verdict.severity import SLOWER
 from bench_lib.verdict.statistics.change import AGREEING, LEAST_PAIRS, Contrast, compare, paired
 
 _FINE = (Status.OK, Status.IMPROVED)
-_SLOWER = (Status.REGRESSED, Status.SUSPECT)
-_REPLACED = (*_SLOWER, Status.NOISY, Status.IMPROVED, Status.INVALID)
+_REPLACED = (*SLOWER, Status.NOISY, Status.IMPROVED, Status.INVALID)
 """Statuses of a baseline's verdict that the pairs' answer may replace."""
 TIMES = (LEADING, DEVICE)
 """Metrics that are worth the time of further pairs."""
@@ -54,7 +54,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, pairing.planned, _alike(metric, evidence, candidates), follows=True),
+        paired(pairs, pairing.planned, _alike(metric, evidence, candidates)),
         metric.tolerance_in(evidence.limits) or 0.0,
         findings=[Interleaved(pairing.reference, pairing.decides_alone, pairing.ended)],
     )
@@ -74,7 +74,7 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
     cases: list[tuple[Contrast, float]] = []
     for evidence in suite:
         alike = _alike(LEADING, evidence, evidence.candidate)
-        pair = paired([(0.0, 0.0)], planned, alike, follows=True)
+        pair = paired([(0.0, 0.0)], planned, alike)
         if alike:
             cases.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
     comparisons = compare([pair for pair, _ in cases], [tolerance for _, tolerance in cases])
@@ -83,26 +83,21 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
 
 
 def _values(metric: Metric, pairing: Pairing) -> list[tuple[float, float]]:
-    """Return the values of the pairs whose sides measured the metric alike."""
-    if metric.in_place_of_host and not any(_waited(pair) for pair in pairing.pairs):
-        return []
-    values = (_of_both(metric, pair) for pair in pairing.pairs)
-    return [(both[0], both[1]) for both in values if len(both) > 1]
-
-
-def _of_both(metric: Metric, pair: Sequence[ProcessSummary]) -> list[float]:
-    """Return a pair's two values; fewer if its sides did not measure the metric alike.
+    """Return the values of the pairs whose sides measured the metric alike.
 
     Where neither device waited for its host, the iteration's time is the device's own.
     """
-    values = metric.values(pair) if len(metric.states(pair)) == 1 else []
-    if len(values) < len(pair) and metric.in_place_of_host and not _waited(pair):
-        return _of_both(LEADING, pair)
+    if metric.in_place_of_host and not any(p.host_bound for pair in pairing.pairs for p in pair):
+        return []
+    values = []
+    for pair in pairing.pairs:
+        waited = any(side.host_bound for side in pair)
+        for read in (metric,) if waited or not metric.in_place_of_host else (metric, LEADING):
+            both = read.values(pair) if len(read.states(pair)) == 1 else []
+            if len(both) == len(pair):
+                values.append((both[0], both[1]))
+                break
     return values
-
-
-def _waited(pair: Sequence[ProcessSummary]) -> bool:
-    return any(side.host_bound for side in pair)
 
 
 def _alike(metric: Metric, evidence: Evidence, like: Sequence[ProcessSummary]) -> list[list[float]]:
@@ -142,10 +137,10 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     if any(_is_open(v, pairing) for v in timed if beyond(v, 1) or of(v.metric) is decisive):
         return True
     return any(
-        verdict.status in _SLOWER
+        verdict.status in SLOWER
         and verdict.against != REFERENCE
         and can_answer(verdict)
-        and (verdict.metric not in answers or answers[verdict.metric].status not in _SLOWER)
+        and (verdict.metric not in answers or answers[verdict.metric].status not in SLOWER)
         for verdict in verdicts
     )
 
@@ -182,7 +177,7 @@ def decided(
         without = "" if pairing is None else pairing.without
         return [
             v.finding(NotInterleaved(without))
-            if without and v.status in (*_SLOWER, Status.NO_BASELINE) and can_answer(v)
+            if without and v.status in (*SLOWER, Status.NO_BASELINE) and can_answer(v)
             else v
             for v in verdicts
         ]
@@ -227,17 +222,14 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, pairing: Pairing) -> Ve
     """
     if answer is None or verdict.status not in _REPLACED or verdict.status is answer.status:
         return verdict
-    if verdict.status in _SLOWER:
+    if verdict.status in SLOWER:
         least = min(LEAST_PAIRS, pairing.planned) if answer.status is Status.SUSPECT else AGREEING
         is_sure = len(pairing.pairs) >= least
-        if not is_sure or (answer.status in _FINE and not _excludes(answer, verdict)):
+        # Whether the pairs exclude that the software is as slow as the baseline's verdict says.
+        excludes = verdict.ratio is None or (
+            answer.interval is not None and answer.interval[1] < verdict.ratio
+        )
+        if not is_sure or (answer.status in _FINE and not excludes):
             return verdict
     overruled = verdict.finding(Overruled("reference", answer.status))
     return replace(overruled, status=Status.SKIPPED)
-
-
-def _excludes(answer: Verdict, verdict: Verdict) -> bool:
-    """Whether the pairs exclude that the software is as slow as the baseline's verdict says."""
-    if answer.interval is None or verdict.ratio is None:
-        return verdict.ratio is None
-    return answer.interval[1] < verdict.ratio

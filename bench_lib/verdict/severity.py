@@ -10,6 +10,8 @@ FAILING = (Status.REGRESSED, Status.ERROR)
 """Statuses that make a run fail."""
 PASSING = (Status.OK, Status.IMPROVED, Status.REDRAWN, Status.SKIPPED)
 """Statuses that pass even if everything else fails."""
+SLOWER = (Status.REGRESSED, Status.SUSPECT)
+"""Statuses of verdicts that a case is, or may be, slower."""
 NOT_COMPARED = (Status.NO_BASELINE, Status.INCOMPARABLE)
 """Statuses of cases that were not compared with anything."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench_lib.model import RankSample
@@ -31,10 +31,12 @@ class Straggler:
 
 
 def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
-    """Name the ranks that are behind in a case's launches taken together.
+    """Name the ranks that are behind in each block of steps, in a case's launches taken together.
 
-    A disturbance in one launch alone is no property of a rank.  A rank's own time is compared if
-    all have one, otherwise the time of its whole steps.
+    A disturbance in one launch alone is no property of a rank, nor is a difference by which devices
+    of one model may differ (2%).  A rank's own time is compared if all have one, otherwise the time
+    of its whole steps.  Ranks that wait for each other in every step take equally long, so that
+    none is named: such a workload needs times that exclude the waiting.
     """
     launches = list(launches)
     have_own = all(sample.own_s for samples in launches for sample in samples)
@@ -43,16 +45,6 @@ def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
         for sample in samples:
             own = sample.own_s if have_own else sample.iteration_s
             times.setdefault(sample.rank, []).extend(own)
-    return stragglers(times)
-
-
-def stragglers(times: Mapping[int, Sequence[float]]) -> list[Straggler]:
-    """Name ranks whose times in seconds, in order of their steps, are longer than the others'.
-
-    They are longer by more than devices of one model may differ (2%), in each block of steps.
-    Ranks that wait for each other in every step take equally long, so that none is named: such a
-    workload needs times that exclude the waiting.
-    """
     if len(times) < 2 or not all(
         math.isfinite(t) and t > 0 for samples in times.values() for t in samples
     ):

@@ -13,6 +13,7 @@ from bench_lib.findings import Bounded, Note, OtherState
 from bench_lib.model import Status, Verdict
 from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
+from bench_lib.verdict.severity import SLOWER
 
 CONFIRMED = 3
 """So many processes have to measure, if that many are planned."""
@@ -35,7 +36,34 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
         verdict = Verdict(Status.INCOMPARABLE, metric.tells, value=value, unit=metric.unit)
         return [verdict.finding(OtherState("caches", states))]
     new, old = (metric.values(side, state) for side in sides)
-    return [_compared(metric, evidence, against, state, (new, old))] if new and old else []
+    if not new or not old:
+        return []
+    sign = -1.0 if metric.more_is_better else 1.0
+    new, before = (sorted([sign * value for value in side]) for side in (new, old))
+    least, most, tolerance = _bounds(metric, evidence, before)
+    if metric.counts is Counts.MOST:
+        value, was = statistics.median(new), statistics.median(before)
+        tested = new[len(new) // 4]  # three in four are as bad, or worse
+    else:
+        value = tested = new[0] if metric.counts is Counts.LEAST else new[-1]
+        was = before[-1]
+    status = Status.IMPROVED if value < least else Status.OK
+    if value > most:
+        agree = tested > most and _is_confirmed(metric, evidence, len(new))
+        status = Status.REGRESSED if agree else Status.SUSPECT
+    value, was, most = sign * value, sign * was, sign * most
+    is_beyond, is_confirmed = status in SLOWER, status is not Status.SUSPECT
+    finding = Bounded(metric.name, most, state or "", is_beyond, is_confirmed)
+    a, b = (value, was) if metric.more_is_better else (was, value)
+    ratio = b / a if a > 0 else math.inf
+    verdict = Verdict(
+        *(status, metric.tells, "", value, was, metric.unit),
+        ratio=ratio if math.isfinite(ratio) else None,
+        tolerance=tolerance,
+        against=against,
+        findings=[finding],
+    )
+    return [verdict]
 
 
 def _bounds(
@@ -55,46 +83,6 @@ def _bounds(
         most = max(most, metric.floor)
     least = before[0] - abs(before[0]) * tolerance - metric.allowance
     return least, most, tolerance
-
-
-def _compared(
-    metric: Metric,
-    evidence: Evidence,
-    against: str,
-    state: str | None,
-    values: tuple[Sequence[float], Sequence[float]],
-) -> Verdict:
-    """Compare the processes' values with what the baseline's values allow."""
-    sign = -1.0 if metric.more_is_better else 1.0
-    new, before = (sorted([sign * value for value in side]) for side in values)
-    least, most, tolerance = _bounds(metric, evidence, before)
-    if metric.counts is Counts.MOST:
-        value, was = statistics.median(new), statistics.median(before)
-        tested = new[len(new) // 4]  # three in four are as bad, or worse
-    else:
-        value = tested = new[0] if metric.counts is Counts.LEAST else new[-1]
-        was = before[-1]
-    status = Status.IMPROVED if value < least else Status.OK
-    if value > most:
-        agree = tested > most and _is_confirmed(metric, evidence, len(new))
-        status = Status.REGRESSED if agree else Status.SUSPECT
-    value, was, most = sign * value, sign * was, sign * most
-    finding = Bounded(
-        metric.name,
-        most,
-        state or "",
-        is_beyond=value > most if not metric.more_is_better else value < most,
-        is_confirmed=status is not Status.SUSPECT,
-    )
-    a, b = (value, was) if metric.more_is_better else (was, value)
-    ratio = b / a if a > 0 else math.inf
-    return Verdict(
-        *(status, metric.tells, "", value, was, metric.unit),
-        ratio=ratio if math.isfinite(ratio) else None,
-        tolerance=tolerance,
-        against=against,
-        findings=[finding],
-    )
 
 
 def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:

@@ -125,7 +125,12 @@ def _shared(telemetry: Telemetry, device: Hardware) -> str | None:
     foreign = [pid for pid in telemetry.foreign_processes if pid not in telemetry.idle_processes]
     if foreign:
         # Processes in another pid namespace have no pid here.
-        named = [_process(pid, telemetry) for pid in foreign if pid]
+        names = telemetry.foreign_names
+        named = [
+            f"{pid} ({names[str(pid)]})" if names.get(str(pid)) else str(pid)
+            for pid in foreign
+            if pid
+        ]
         outside = len(foreign) - len(named)
         if outside:
             return f"shared with {many(outside, 'process')} outside this container"
@@ -134,11 +139,6 @@ def _shared(telemetry: Telemetry, device: Hardware) -> str | None:
     if on_cpu and telemetry.steal is not None and telemetry.steal > MOST_STOLEN:
         return f"the hypervisor gave {telemetry.steal:.0%} of the CPUs' time to others"
     return None
-
-
-def _process(pid: int, telemetry: Telemetry) -> str:
-    name = telemetry.foreign_names.get(str(pid))
-    return f"{pid} ({name})" if name else str(pid)
 
 
 def held_back(telemetry: Telemetry) -> str | None:

@@ -196,7 +196,7 @@ class Watch:
         self.own.append(list(own))
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
-    def samples(self, begin_s: float, end_s: float) -> list[TelemetrySample]:
+    def samples(self) -> list[TelemetrySample]:
         """Have seen nothing in single looks, so that every sensor is believed."""
         return []
 
@@ -215,7 +215,7 @@ def gpus(count: int, **fields: Any) -> list[Hardware]:
 
 def held(device: Hardware, workers: Contexts, locks: Path, **options: Any) -> HeldDevice:
     """Hold a device with these workers; ``options`` are HeldDevice's own, and else settings."""
-    names = ("accepted", "start", "watch", "lock_of", "sleep", "choices")
+    names = ("accepted", "start", "watch", "lock_of")
     own = {name: options.pop(name) for name in names if name in options}
     defaults = {
         "start": lambda _side, _device: workers,

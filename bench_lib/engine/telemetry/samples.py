@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from bench_lib.model import Telemetry
 
 
@@ -48,57 +50,24 @@ class TelemetrySample:
     """The clock of each die by its name, where there are several; the slowest is ``clock_mhz``."""
 
 
-_FIGURES = ("clock_mhz", "power_w", "temperature_c", "steal", "ticks", "due")
-
-
 def parse(line: str) -> TelemetrySample:
     """Read one line of the process; ValueError with the cause where it is no sample."""
     try:
-        values = json.loads(line)
-        t = _figure(values["t"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        values = t = None
-    if t is None:
-        raise ValueError(f"the sampling process printed {line.strip()[:200]!r}")
-    if "error" in values:
-        raise ValueError(str(values["error"]))
-    pids, busy = (values.get(name) for name in ("pids", "busy"))
-    return TelemetrySample(
-        t=t,
-        source=values.get("source", ""),
-        **{name: _figure(values.get(name)) for name in _FIGURES},
-        dies_mhz=_figures(values.get("dies_mhz", {})),
-        utilization=share(values.get("utilization")),
-        throttle=tuple(values.get("throttle", ())),
-        pids=None if pids is None else tuple(pids),
-        kin=tuple(values.get("kin", ())),
-        busy=None if busy is None else tuple(busy),
-        names={int(pid): name for pid, name in values.get("names", {}).items()},
-        counters=_figures(values.get("counters", {})),
-        trouble=values.get("trouble"),
-    )
+        # NaN is no JSON, but Python writes it.
+        values = json.loads(line, parse_constant=lambda _: None)
+        error = values.get("error")
+        sample = msgspec.convert(values, TelemetrySample, str_keys=True)
+    except (ValueError, AttributeError, RecursionError, msgspec.ValidationError):
+        printed = f"the sampling process printed {line.strip()[:200]!r}"
+        raise ValueError(printed) from None
+    if error is not None:
+        raise ValueError(error)
+    return replace(sample, utilization=share(sample.utilization))
 
 
-def _figures(values: Mapping[str, object]) -> dict[str, float]:
-    figures = {name: _figure(value) for name, value in values.items()}
-    return {name: figure for name, figure in figures.items() if figure is not None}
-
-
-def share(value: object) -> float | None:
+def share(value: float | None) -> float | None:
     """Take a share, which some firmware reports above 1; one below 0 is unknown."""
-    share = _figure(value)
-    return None if share is None or share < 0 else min(share, 1.0)
-
-
-def _figure(value: object) -> float | None:
-    """Take a finite number as a float and anything else as None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        figure = float(value)
-    except OverflowError:
-        return None
-    return figure if math.isfinite(figure) else None
+    return None if value is None or value < 0 else min(value, 1.0)
 
 
 EDGE_S = 0.6
@@ -132,8 +101,7 @@ def summarise(
     flagged = Counter(reason for s in inside for reason in dict.fromkeys(s.throttle))
     reasons = list(dict.fromkeys([*flagged, *grown]))
     held = {r: 1.0 if n == len(inside) else (n - 1) / len(inside) for r, n in flagged.items()}
-    foreign, names = _foreign(samples, begin, end, own)
-    idle = _idle(samples, begin, end, foreign)
+    foreign, idle, names = _foreign(samples, begin, end, own)
     return Telemetry(
         source=inside[-1].source,
         samples=len(inside),
@@ -230,41 +198,34 @@ def _growth(
 
 def _foreign(
     samples: Sequence[TelemetrySample], begin: float, end: float, own: Collection[int]
-) -> tuple[list[int], dict[str, str]]:
-    """Find the processes on the device that are not ours, with their names.
+) -> tuple[list[int], list[int], dict[str, str]]:
+    """Find the processes on the device that are not ours, those that ran nothing, and their names.
 
     If the list holds any of ours, all others are foreign.  If it does not, it counts in another pid
     namespace (a container's host), so that equal numbers are other processes; then they count only
     if every look has more of them than of ours, and they are called 0, as the kernel calls
     processes outside.  Nothing if unsure: with `own` unknown, or a process of ours that has only
-    just ended still listed.
+    just ended still listed.  Those ran nothing that were busy in no look of the stretch, nor in
+    those next to it.
     """
-    looks = [s for s in samples if s.pids is not None and s.t <= end]
+    looks = [s for s in samples if s.pids is not None]
     before = [s for s in looks if begin - FRESH_S <= s.t < begin][-1:]
-    during = [s for s in looks if s.t >= begin]
+    during = [s for s in looks if begin <= s.t <= end]
+    near = before + during + [s for s in looks if s.t > end][:1]
     latest = during or before
     listed = {pid for s in latest for pid in s.pids or ()}
     ours = {*own, *(pid for s in latest for pid in s.kin)}
     if listed & ours:
-        names = {pid: name for s in latest for pid, name in s.names.items()}
         foreign = sorted(listed - ours)
-        return foreign, {str(pid): names[pid] for pid in foreign if pid in names}
-    counts = [len(s.pids or ()) for s in before + during]
-    more = min(counts, default=0) - len(own) if own else 0
-    return ([0] * more, {"0": OUTSIDE}) if more > 0 else ([], {})
-
-
-def _idle(
-    samples: Sequence[TelemetrySample], begin: float, end: float, foreign: Collection[int]
-) -> list[int]:
-    """Find those that ran nothing: in no sample of the stretch, nor in those next to it."""
-    looks = [s for s in samples if s.pids is not None]
-    near = [s for s in looks if begin - FRESH_S <= s.t < begin][-1:]
-    near += [s for s in looks if begin <= s.t <= end] + [s for s in looks if s.t > end][:1]
+        known = {pid: name for s in latest for pid, name in s.names.items()}
+        names = {str(pid): known[pid] for pid in foreign if pid in known}
+    else:
+        least = min((len(s.pids or ()) for s in before + during), default=0)
+        foreign = [0] * (least - len(own) if own else 0)
+        names = {"0": OUTSIDE} if foreign else {}
     busy = [s.busy for s in near if s.busy is not None]
-    if not busy or len(busy) < len(near):
-        return []
-    return sorted(set(foreign) - {0}.union(*busy))
+    is_known = busy and len(busy) == len(near)
+    return foreign, sorted(set(foreign) - {0}.union(*busy)) if is_known else [], names
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 
 from bench_lib.model import MachineWarning, Measurement, ProcessSummary, Telemetry, UserError
-from bench_lib.verdict.metrics.builtin import DEVICE, LATENCY, METRICS, SERVING
+from bench_lib.verdict.metrics.builtin import (
+    BETWEEN_TOKENS,
+    DEVICE,
+    FIRST_TOKEN,
+    LATENCY,
+    METRICS,
+    PER_TOKEN,
+    SERVING,
+    TOKEN_RATE,
+)
 from bench_lib.verdict.metrics.metric import LIMITS, Metric, Rule
-from bench_lib.verdict.metrics.names import named, scale_of
 
-__all__ = [
-    "DEVICE",
-    "LEADING",
-    "Metric",
-    "find",
-    "named",
-    "of",
-    "registered",
-    "scale_of",
-]
+__all__ = ["DEVICE", "LEADING", "Metric", "find", "named", "of", "registered", "scale_of"]
 
 GROUP = "bench_lib.metrics"
 LEADING = LATENCY
@@ -37,7 +37,7 @@ LEADING = LATENCY
 def registered() -> Mapping[str, Metric]:
     """Return all metrics by name, ours first; raises UserError where two have one name."""
     metrics: dict[str, Metric] = {}
-    for metric in (LEADING, *METRICS, *_others()):
+    for metric in (*METRICS, *_others()):
         if metrics.setdefault(metric.name, metric) is not metric:
             raise UserError(
                 f"two metrics are called {metric.name!r}; rename the one from the entry point "
@@ -74,6 +74,45 @@ def find(name: str) -> Metric | None:
     """Return the metric that a verdict's name means; None if there is no such metric."""
     metrics = registered()
     return metrics.get(name) or next((m for m in metrics.values() if m.told_as == name), None)
+
+
+# --- other programs' metrics, by their names -------------------------------------------------
+
+# PyTorch's benchmark record holds neither a unit nor a direction; its writers put the unit at the
+# end of the name.
+
+KNOWN = {
+    "median_ttft_ms": FIRST_TOKEN,
+    "median_tpot_ms": PER_TOKEN,
+    "median_itl_ms": BETWEEN_TOKENS,
+    "tokens_per_second": TOKEN_RATE,
+}
+"""vLLM's metrics, which have names of ours."""
+SECONDS = {"_ns": 1e-9, "_us": 1e-6, "_ms": 1e-3, "_s": 1.0}
+MORE = re.compile(r"speedup|throughput|per_s(?:ec|$)|/s$|flops|bps|bandwidth|accuracy|qps|tps")
+LESS = re.compile(r"time|latency|mem|bytes|count|size|loss|error|overhead")
+
+
+def scale_of(name: str) -> float | None:
+    """Return how many seconds its unit has; None for what is no time."""
+    if MORE.search(name):
+        return None
+    return next((scale for end, scale in SECONDS.items() if name.endswith(end)), None)
+
+
+def named(name: str, *, more_is_better: bool | None = None) -> Metric | None:
+    """Return what a name means; None where neither it nor its writer says what is better."""
+    is_time = scale_of(name) is not None
+    more = MORE.search(name) is not None if more_is_better is None else more_is_better
+    if more_is_better is None and not (more or is_time or LESS.search(name)):
+        return None
+    label, unit = name.replace("_", " "), "s" if is_time else "1"
+    return KNOWN.get(name) or Metric(
+        name, label, unit, more_is_better=more, worse="worse", better="better"
+    )
+
+
+# --- a case's limits, and its processes ------------------------------------------------------
 
 
 def limited_by_name() -> dict[str, float | None]:

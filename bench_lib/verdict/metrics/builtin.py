@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from functools import partial
 
 from bench_lib.model import Measurement, Numerics, Telemetry
 from bench_lib.verdict.metrics.metric import Counts, Metric, Rule
@@ -70,37 +69,16 @@ def relative(value: float | None, reference: float | None) -> float | None:
     return abs(value - reference) / abs(reference)
 
 
-def _answer(measurement: Measurement) -> Numerics | None:
-    """Return the numerics of an answer that is finite."""
+def _answer(measurement: Measurement) -> Numerics:
+    """Return the numerics of a finite answer; nothing is known of another one."""
     numerics = measurement.numerics
-    return numerics if numerics is not None and numerics.finite else None
-
-
-def _cosine(measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
-    """Return how far the answer's direction is from FP32's: 0 to 2, without a unit."""
-    answer = _answer(measurement)
-    return None if answer is None or answer.cosine is None else max(0.0, 1 - answer.cosine)
-
-
-def _loss(measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
-    """Return how far the loss is from FP32's, as a share of it."""
-    answer = _answer(measurement)
-    return None if answer is None else relative(answer.loss, answer.reference_loss)
-
-
-def _gradients(measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
-    """Return how far the gradients' norm is from FP32's, as a share of it."""
-    answer = _answer(measurement)
-    return None if answer is None else relative(answer.grad_norm, answer.reference_grad_norm)
-
-
-def _exact(name: str, measurement: Measurement, _telemetry: Telemetry | None) -> float | None:
-    """Return a count of a step; one that changed is named beside the time (``verdict.exact``)."""
-    return measurement.exact.get(name)
+    return numerics if numerics is not None and numerics.finite else Numerics(finite=False)
 
 
 COSINE = Metric(
-    *("cosine", "1 - cosine to FP32", "1", _cosine, Rule.THRESHOLD),
+    *("cosine", "1 - cosine to FP32", "1"),
+    lambda m, _: None if (cosine := _answer(m).cosine) is None else max(0.0, 1 - cosine),
+    Rule.THRESHOLD,
     tolerance=9.0,
     floor=1e-5,
     counts=Counts.WORST,
@@ -170,8 +148,8 @@ METRICS = (
         better="the output is finite; the baseline's was not",
     ),
     *(
-        Metric(
-            *(name, label, "1", partial(_exact, name), Rule.EXACT),
+        Metric(  # one that changed is named beside the time (``verdict.exact``)
+            *(name, label, "1", lambda m, _, name=name: m.exact.get(name), Rule.EXACT),
             worse=f"more {label}",
             better=f"fewer {label}",
         )
@@ -183,13 +161,17 @@ METRICS = (
     ),
     COSINE,
     replace(
-        COSINE, name="loss", label="error of the loss or size against FP32", of=_loss, floor=0.01
+        COSINE,
+        name="loss",
+        label="error of the loss or size against FP32",
+        of=lambda m, _: relative(_answer(m).loss, _answer(m).reference_loss),
+        floor=0.01,
     ),
     replace(
         COSINE,
         name="gradients",
         label="error of the gradient norm against FP32",
-        of=_gradients,
+        of=lambda m, _: relative(_answer(m).grad_norm, _answer(m).reference_grad_norm),
         floor=0.05,
     ),
     Metric(

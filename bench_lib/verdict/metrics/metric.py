@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
-from bench_lib.formats import amount
 from bench_lib.model import Limits, Measurement, ProcessSummary, Telemetry
 from bench_lib.verdict.evidence import Evidence
 
@@ -139,10 +138,6 @@ class Metric:
         if self.unit in ("s", "1/s"):
             return "slower" if ratio > 1 else "faster"
         return self.worse if ratio > 1 else self.better
-
-    def in_words(self, value: float) -> str:
-        """Return a value with its unit: ``6.972 ms``, ``812.3 MiB``, ``3.1%``."""
-        return amount(value, self.unit)
 
 
 LIMITS = {limit.name for limit in fields(Limits)} - {"metrics"}

@@ -116,13 +116,12 @@ class Estimates:
     variance: Floats
     degrees: Floats
 
-    @classmethod
-    def alike(cls, estimate: Estimate, cases: int) -> Estimates:
-        """Return one and the same estimate for so many cases."""
-        return cls(np.full(cases, estimate.variance), np.full(cases, estimate.degrees))
+    def each(self) -> list[Estimate]:
+        """Return each case's estimate."""
+        return [*map(Estimate, self.variance.tolist(), self.degrees.tolist())]
 
-    def where(self, chosen: Flags, other: Estimates) -> Estimates:
-        """Return these for the chosen cases, and those of another for the rest."""
+    def where(self, chosen: Flags, other: Estimates | Estimate) -> Estimates:
+        """Return these for the chosen cases, and another's for the rest."""
         return Estimates(
             np.where(chosen, self.variance, other.variance),
             np.where(chosen, self.degrees, other.degrees),
@@ -157,14 +156,17 @@ class Contrast:
     """The name of the cases that vary alike from run to run and from device to device."""
     alike: Sequence[Sequence[float]] = ()
     """Further groups whose logarithms differ by as much as chance makes pairs differ."""
-    follows: bool = False
-    """Whether further processes follow unless a slowdown is excluded; else where one is seen."""
 
     @cached_property
     def estimate(self) -> float:
         """Candidate less baseline, the logarithm of their ratio."""
         before = math.fsum(self.baseline) / len(self.baseline) if self.baseline else 0.0
         return math.fsum(self.candidate) / len(self.candidate) - before
+
+    @property
+    def size(self) -> int:
+        """How many processes, or pairs, there are."""
+        return len(self.candidate) + len(self.baseline or ())
 
     @cached_property
     def groups(self) -> list[Sequence[float]]:
@@ -228,8 +230,6 @@ def paired(
     pairs: Sequence[tuple[float, float]],
     planned: int = 1,
     processes: Sequence[Sequence[float]] = (),
-    *,
-    follows: bool = False,
 ) -> Contrast:
     """Contrast logarithms (candidate, baseline) of neighbouring measurements.
 
@@ -241,7 +241,6 @@ def paired(
         None,
         planned,
         alike=[[math.sqrt(2) * x for x in group] for group in processes],
-        follows=follows,
     )
 
 
@@ -333,62 +332,24 @@ def compare(
     )
     results: list[Comparison | None] = [None] * len(contrasts)
     for i, comparison in zip(at.tolist(), suite.compared(), strict=True):
-        before, after = (len([*c.candidate, *(c.baseline or ())]) for c in (contrasts[i], kept[i]))
-        aside = before - after
-        results[i] = replace(comparison, set_aside=aside) if aside else comparison
+        results[i] = replace(comparison, set_aside=contrasts[i].size - kept[i].size)
     return results
 
 
 # --- processes ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Groups:
-    """Groups of values, one after the other."""
-
-    values: Floats
-    at: NDArray[np.intp]
-    """The group of each value."""
-    sizes: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, groups: Sequence[Sequence[float]]) -> _Groups:
-        """Put groups one after the other."""
-        sizes = np.array([len(group) for group in groups], dtype=np.intp)
-        values = np.array([value for group in groups for value in group], dtype=float)
-        return cls(values, np.repeat(np.arange(len(groups)), sizes), sizes)
-
-    @property
-    def means(self) -> Floats:
-        """Of each group; 0 of an empty one."""
-        return self.sums(self.values) / np.maximum(1, self.sizes)
-
-    @property
-    def medians(self) -> Floats:
-        """Of each group; 0 of an empty one."""
-        ordered = np.append(self.values[np.lexsort((self.values, self.at))], 0.0)
-        first = np.cumsum(self.sizes) - self.sizes
-        middle = (ordered[first + (self.sizes - 1) // 2] + ordered[first + self.sizes // 2]) / 2
-        return np.where(self.sizes > 0, middle, 0.0)
-
-    def sums(self, values: Floats) -> Floats:
-        """Return each group's sum of ``values``, of which there is one for each of its members."""
-        return np.asarray(np.bincount(self.at, values, len(self.sizes)), dtype=float)
-
-    @property
-    def squares(self) -> Floats:
-        """Sum of squares in each group, about its mean."""
-        return self.sums((self.values - self.means[self.at]) ** 2)
-
-
 def pooled(cases: Sequence[Sequence[Sequence[float]]]) -> Estimates:
     """Return the variance within each case's groups of log medians."""
-    groups = _Groups.of([group for case in cases for group in case])
-    of_case = np.repeat(np.arange(len(cases)), [len(case) for case in cases])
-    several = np.maximum(0.0, groups.sizes - 1.0)
-    degrees = np.asarray(np.bincount(of_case, several, len(cases)), dtype=float)
-    squares = np.bincount(of_case, groups.squares, len(cases))
+    several = [[group for group in case if len(group) > 1] for case in cases]
+    degrees = np.array([sum([len(group) - 1.0 for group in case]) for case in several])
+    squares = np.array([sum([_squares(group) for group in case]) for case in several])
     return Estimates(np.maximum(LEAST_SD**2, squares / np.maximum(1, degrees)), degrees)
+
+
+def _squares(group: Sequence[float]) -> float:
+    mean = sum(group) / len(group)
+    return sum([(value - mean) ** 2 for value in group])
 
 
 def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
@@ -404,17 +365,22 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
     ]
     if not at:
         return kept
-    cases = [contrasts[i].groups for i in at]
-    groups = _Groups.of([group for case in cases for group in case])
-    of_case = np.repeat(np.arange(len(at)), [len(case) for case in cases])[groups.at]
-    apart = np.abs(groups.values - groups.medians[groups.at])
-    several = groups.sizes[groups.at] > 1
-    counts = np.bincount(of_case[several], minlength=len(at))
-    spreads = _Groups(apart[several], of_case[several], counts).medians / MIDDLE
+    apart = [
+        [
+            abs(value - middle)
+            for group in contrasts[i].groups
+            if len(group) > 1
+            for middle in [statistics.median(group)]
+            for value in group
+        ]
+        for i in at
+    ]
+    spreads = np.array([statistics.median(distances or [0.0]) for distances in apart]) / MIDDLE
     usual = float(np.median(spreads))
     reaches = DISTURBED * np.maximum(LEAST_SD, np.minimum(2 * usual, np.maximum(spreads, usual)))
-    for case in np.unique(of_case[apart > reaches[of_case]]):
-        kept[at[case]] = _within(contrasts[at[case]], float(reaches[case]))
+    for i, distances, reach in zip(at, apart, reaches.tolist(), strict=True):
+        if max(distances, default=0.0) > reach:
+            kept[i] = _within(contrasts[i], reach)
     return kept
 
 
@@ -426,26 +392,26 @@ def _within(contrast: Contrast, reach: float) -> Contrast:
             for group in (candidate, *contrast.alike)
         )
         return replace(contrast, candidate=pairs, alike=alike)
-    new = _ordinary_of_side(candidate, contrast.candidate_origins, reach)
-    old = _ordinary_of_side(baseline, contrast.baseline_origins, reach)
+    new, new_origins = _ordinary_of_side(candidate, contrast.candidate_origins, reach)
+    old, old_origins = _ordinary_of_side(baseline, contrast.baseline_origins, reach)
     return replace(
         contrast,
-        candidate=[candidate[i] for i in new],
-        baseline=[baseline[i] for i in old],
-        candidate_origins=contrast.candidate_origins
-        and [contrast.candidate_origins[i] for i in new],
-        baseline_origins=contrast.baseline_origins and [contrast.baseline_origins[i] for i in old],
+        candidate=new,
+        baseline=old,
+        candidate_origins=new_origins,
+        baseline_origins=old_origins,
     )
 
 
 def _ordinary_of_side(
     values: Sequence[float], origins: Sequence[Origin], reach: float
-) -> list[int]:
-    """Return the positions of a side's ordinary values; all where too many are not."""
+) -> tuple[Sequence[float], Sequence[Origin]]:
+    """Return a side's ordinary values and their origins; all where too many are not."""
     devices = _device_groups(len(values), origins)
     ordinary = [at[i] for at in devices for i in _ordinary([values[i] for i in at], reach)]
-    too_many = len(values) - len(ordinary) > len(values) / MOST_DISTURBED
-    return [*range(len(values))] if too_many else ordinary
+    if len(values) - len(ordinary) > len(values) / MOST_DISTURBED:
+        return values, origins
+    return [values[i] for i in ordinary], origins and [origins[i] for i in ordinary]
 
 
 def _ordinary(group: Sequence[float], reach: float, *, of_pairs: bool = False) -> list[int]:
@@ -481,7 +447,7 @@ def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
     least, most = PAIR_DEGREES
     degrees = least if prior is None else min(most, max(least, prior.degrees))
     guess = Estimate(max(LEAST_SD, usual) ** 2, degrees)
-    return Estimates.alike(guess, cases).where(is_alone, drawn(variances))
+    return drawn(variances).where(~is_alone, guess)
 
 
 def drawn(own: Estimates) -> Estimates:
@@ -548,11 +514,11 @@ class _Past:
 
 def _past(contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags) -> _Past:
     """Estimate how far runs and devices are apart in every case of a suite."""
-    eras = [[[*era.values()] for era in contrast.history] for contrast in contrasts]
-    groups = _Groups.of([values for case in eras for era in case for values in era])
-    means = iter(groups.means.tolist())
     measured = [
-        [[(origin.device, next(means)) for origin in era] for era in contrast.history]
+        [
+            [(origin.device, sum(values) / len(values)) for origin, values in era.items()]
+            for era in contrast.history
+        ]
         for contrast in contrasts
     ]
     within = drawn(pooled([_of_one_run(contrast) for contrast in contrasts]))
@@ -560,8 +526,8 @@ def _past(contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags) ->
     by_device = [_by_device(case) for case in measured]
     apart = drawn(pooled([[case] for case in by_device]))
     runs = np.array([sum(map(len, case)) for case in measured], dtype=np.intp)
-    of_case = np.repeat(np.arange(len(runs)), runs)
-    thinned = np.bincount(of_case, 1 / np.maximum(1, groups.sizes), len(runs)) / np.maximum(1, runs)
+    counts = [[len(own) for era in c.history for own in era.values()] for c in contrasts]
+    thinned = np.array([sum([1 / n for n in case]) for case in counts]) / np.maximum(1, runs)
     # What processes add to a run's mean.  If it were not subtracted, two or three runs that moved
     # together would allow for any run at all.
     of_process = np.where(within.degrees > 0, within.variance, 0.0) * thinned
@@ -668,12 +634,15 @@ class _Suite:
         guess = np.array([guessed_device(contrast.family) for contrast in contrasts])
         past = _past(contrasts, guess, self.is_unmeasured)
         is_known = past.run.degrees > 0
-        self._add(RUN, self.of_run * is_known, past.run)
+        self._add(RUN, self.of_run * is_known * past.run.variance, past.run.degrees)
         self._add_this_run(past)
-        self._add(DEVICE, self.of_device, self._by_family(past.device))
+        device = self._by_family(past.device)
+        self._add(DEVICE, self.of_device * device.variance, device.degrees)
 
-    def _add(self, component: str, load: Floats, of: Estimates) -> None:
-        self.parts.append((component, Estimates(load * of.variance, of.degrees)))
+    def _add(self, component: str, variance: Floats, degrees: Floats | float) -> None:
+        self.parts.append(
+            (component, Estimates(variance, np.broadcast_to(degrees, variance.shape)))
+        )
 
     def error(self, processes: Floats | None = None) -> Estimates:
         """Return the differences' variance, with so many candidate processes.
@@ -705,14 +674,13 @@ class _Suite:
             shift = float(np.median(self.estimate[usual]))
             # Where runs are known, an ordinary one needs nothing on top.
             doubt = 1.9 / math.sqrt(usual.sum()) if few else 0.5
-            excess = Estimate(self._excess(usual, shift, load, doubt), EXCESS_DEGREES)
-            self._add(RUN, load, Estimates.alike(excess, len(load)))
+            self._add(RUN, load * self._excess(usual, shift, load, doubt), EXCESS_DEGREES)
             more = np.asarray((load > 0) * shift**2 * few)
         elif few:
             is_unmeasured = bool(self.is_unmeasured.any())
             more = load * (MOST_APART if is_unmeasured else GUESSED_RUN) ** 2
             self.unusual = more * is_unmeasured
-        self.parts.append((RUN, Estimates(more, np.full(len(load), GUESS_DEGREES))))
+        self._add(RUN, more, GUESS_DEGREES)
 
     def _by_family(self, device: Estimates) -> Estimates:
         """Compare cases on a new device with their family, which the device moves together.
@@ -733,7 +701,7 @@ class _Suite:
             degrees = SEEN_DEGREES * (usual.sum() - 1)
             squares = GUESS_WEIGHT * inside**2 + degrees * observed
             estimate = Estimate(squares / (GUESS_WEIGHT + degrees), EXCESS_DEGREES)
-            device = Estimates.alike(estimate, len(members)).where(members, device)
+            device = device.where(~members, estimate)
         return device
 
     def _are_usual(self, variance: Floats) -> Flags:
@@ -768,7 +736,6 @@ class _Suite:
         from scipy.special import stdtr  # noqa: PLC0415 - as above
 
         planned = np.maximum([contrast.planned for contrast in self.contrasts], self.candidates)
-        follows = np.array([contrast.follows for contrast in self.contrasts])
         first, last = self.error(), self.error(planned)
         sd, in_the_end = np.sqrt(first.variance), np.sqrt(last.variance)
         estimate, tolerated = self.estimate - self.shift, np.log1p(self.tolerances)
@@ -780,40 +747,28 @@ class _Suite:
             np.minimum(1.0, len(sd) * stdtr(first_degrees, (tolerated - x) / sd))
             for x in (estimate, -estimate)
         )
-        suspect = np.where(follows, 0.0, bound + _quantiles(first.degrees, POWER) * sd)
+        suspect = bound + _quantiles(first.degrees, POWER) * sd
+        # More pairs follow unless a slowdown is excluded, and more processes where one is seen.
+        suspect[[contrast.is_pairs for contrast in self.contrasts]] = 0.0
         certain = _quantiles(last.degrees, 1 - ALPHA / len(sd)) + _quantiles(last.degrees, POWER)
         reach = np.maximum(suspect, tolerated + certain * in_the_end)
-        figures = np.column_stack(
-            [
-                *(estimate, self.shift, np.where(unshared > 0, np.expm1(bound), self.tolerances)),
-                *(_growths(estimate - half), _growths(estimate + half), slower, faster),
-                *(_growths(reach) - 1, self.process.variance, self.process.degrees),
-                *(first.variance, first.degrees),
-            ]
-        )
-        added = [part for _, part in self.parts]
-        variances, degrees = (
-            np.column_stack([getattr(part, name) for part in added]).tolist()
-            for name in ("variance", "degrees")
-        )
-        comparisons = []
-        for contrast, figure, *of_parts in zip(
-            self.contrasts, figures.tolist(), variances, degrees, strict=True
-        ):
-            x, shift, tolerance, low, high, p_slower, p_faster, detectable, *estimates = figure
-            parts = [
-                Part(variance, known_by, component)
-                for (component, _), variance, known_by in zip(self.parts, *of_parts, strict=True)
-                if variance > 0
-            ]
-            process, error = Estimate(*estimates[:2]), Estimate(*estimates[2:])
-            comparisons.append(
-                Comparison(
-                    *(contrast, 0, x, shift, process, error, parts, tolerance),
-                    *((low, high), p_slower, p_faster, detectable),
-                )
+        tolerance = np.where(unshared > 0, np.expm1(bound), self.tolerances)
+        low, high = _growths(estimate - half), _growths(estimate + half)
+        detectable = _growths(reach) - 1
+        process, error = self.process.each(), first.each()
+        parts = [
+            [Part(part.variance, part.degrees, component) for part in estimates.each()]
+            for component, estimates in self.parts
+        ]
+        return [
+            Comparison(
+                *(contrast, 0, float(estimate[i]), float(self.shift[i]), process[i], error[i]),
+                [of_cases[i] for of_cases in parts if of_cases[i].variance > 0],
+                *(float(tolerance[i]), (float(low[i]), float(high[i]))),
+                *(float(slower[i]), float(faster[i]), float(detectable[i])),
             )
-        return comparisons
+            for i, contrast in enumerate(self.contrasts)
+        ]
 
 
 def _quantiles(degrees: Floats, p: float) -> Floats:
