@@ -260,7 +260,7 @@ def test_phases_say_what_a_run_was_spent_on(cli, tmp_path):
 
 def test_a_run_from_before_there_were_phases_says_so(cli, tmp_path):
     write_run(tmp_path / "history", [make_record()])
-    answer = cli("show", "latest", "--phases")
+    answer = cli("show", "--phases")
     assert (answer.status, answer.lines[-1]) == (
         0,
         "none of its attempts recorded where the time went",

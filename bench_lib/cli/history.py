@@ -55,7 +55,7 @@ def list_runs(*, history: HistoryDir = DEFAULT_HISTORY, json: Json = False) -> N
 
 @app.command()
 def show(
-    run: RunName,
+    run: RunName = "latest",
     *,
     phases: Annotated[
         bool, typer.Option("--phases", help="Show where the time went instead.")
