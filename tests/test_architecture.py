@@ -95,6 +95,7 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
         "bench_lib.model",
         "bench_lib.formulas",
         "bench_lib.formulas.arithmetic",
+        "bench_lib.formulas.spans",
         "bench_lib.launch",
         "bench_lib.launch.cache",
         "bench_lib.launch.faults",

@@ -17,9 +17,9 @@ from standins.worker import Contexts, gpus, held
 from bench_lib.environment.fingerprint import caches as found
 from bench_lib.launch.ranks import FOLDER_VARIABLE
 from bench_lib.launch.wire import LOGS_VARIABLE
-from bench_lib.model import Limits, Status, UserError
+from bench_lib.model import KernelTable, Limits, Status, UserError
 from bench_lib.verdict.evidence import Evidence
-from bench_lib.worker import caches, profiling
+from bench_lib.worker import caches
 from bench_lib.worker import process as module
 from bench_lib.worker.caches import make_inductor_folder
 from bench_lib.worker.clock import Clock
@@ -229,7 +229,7 @@ def test_the_step_that_is_profiled_is_the_one_that_is_measured(monkeypatch):
     )
     monkeypatch.setattr(module, "WARMUP_S", 0.0)
     monkeypatch.setattr(module, "build", lambda *_: workload)
-    monkeypatch.setattr(module.profiling, "kernels", lambda *_: profiling.StepWork(steps=1))
+    monkeypatch.setattr(module.profiling, "kernels", lambda *_: KernelTable("a profiler", 1, []))
     context = module.MeasuringContext(Setting(torch.device("cpu")), Clock(), "c")
     module.kernels_of(make_case(), context)
     assert log[:3] == ["step", "first step done", "step"]
@@ -244,7 +244,7 @@ def test_all_ranks_warm_up_for_a_profile_with_as_many_steps_as_the_slowest(monke
 
     def kernels(_step, _clock, number):
         profiled.append(number)
-        return profiling.StepWork(steps=number)
+        return KernelTable("a profiler", number, [])
 
     monkeypatch.setattr(module.profiling, "kernels", kernels)
     agree = lambda _own_s: next(elapsed_s)  # noqa: E731 - what all ranks agree on

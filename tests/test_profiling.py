@@ -23,12 +23,12 @@ from bench_lib.launch import profiled as module
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.profiled import run_profile
 from bench_lib.launch.wire import MEASURED, ProfileRequest
-from bench_lib.model import Case, Launch
+from bench_lib.model import Case, Kernel, KernelTable, Launch
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
 from bench_lib.worker.clock import Clock, GpuClock
-from bench_lib.worker.profiling import StepWork, kernels
+from bench_lib.worker.profiling import kernels
 from bench_lib.worker.workload import UnsupportedError
 
 RELU = Case("relu", "tiny:relu", time_limit_s=LONG_S)
@@ -83,14 +83,15 @@ def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler):
     profiler.see("Optimizer.step#SGD.step", 0, 900, mark=True)
     steps: list[int] = []
     found = kernels(lambda: steps.append(1), GPU, 4)
-    assert found == StepWork(
-        [
-            ("gemm", 2, pytest.approx(20e-6)),
-            ("relu", 1, pytest.approx(15e-6)),
-            ("Memcpy HtoD (Pinned -> Device)", 1, pytest.approx(7e-6)),
-        ],
-        pytest.approx(32e-6),
+    assert found == KernelTable(
+        "torch.profiler",
         4,
+        [
+            Kernel("gemm", 2 / 4, pytest.approx(20e-6 / 4)),
+            Kernel("relu", 1 / 4, pytest.approx(15e-6 / 4)),
+            Kernel("Memcpy HtoD (Pinned -> Device)", 1 / 4, pytest.approx(7e-6 / 4)),
+        ],
+        pytest.approx(32e-6 / 4),
     )
     assert len(steps) == 4
     assert profiler.activities == [ProfilerActivity.CUDA]
@@ -121,9 +122,9 @@ def test_on_a_cpu_torchs_operations_stand_for_kernels():
     matrix = torch.ones(32, 32)
     found = kernels(lambda: torch.relu(matrix @ matrix), Clock(), 3)
     assert (found.busy_s, found.steps, found.source) == (None, 3, "torch.profiler, CPU")
-    calls = {name: calls for name, calls, _ in found.kernels}
-    assert (calls["aten::mm"], calls["aten::relu"]) == (3, 3)
-    times = [total_s for *_, total_s in found.kernels]
+    calls = {kernel.name: kernel.calls for kernel in found.kernels}
+    assert (calls["aten::mm"], calls["aten::relu"]) == (1, 1)
+    times = [kernel.total_s for kernel in found.kernels]
     assert times == sorted(times, reverse=True)
     with pytest.raises(UnsupportedError, match="the profiler recorded no operations"):
         kernels(lambda: None, Clock(), 1)

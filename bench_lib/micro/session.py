@@ -296,9 +296,9 @@ class Passes:
         if (variable := profiling.external_profiler()) is not None:
             self.lines.append(f"No tables: another profiler is attached already ({variable})")
             return
-        captured = profiling.tabled(workload.step, n)
+        tables = profiling.tabled(workload.step, n)
         self.lines += ["", lines.RULE, "PyTorch Profiler Results:", lines.RULE]
-        for title, table in captured.tables.items():
+        for title, table in tables.items():
             self.lines += ["", f"{title}:", table]
 
     def _kineto(self, workload: Workload) -> None:
@@ -309,11 +309,9 @@ class Passes:
         def name(step: int) -> str:
             return f"{options.profiler_output or f'trace{step}'}{suffix}.json"
 
-        captured = profiling.traced(workload.step, options.iterations, name)
-        self.lines += ["", "----------- Trace Ready -----------", *captured.tables.values()]
-        if captured.trace is not None:
-            where = captured.trace.resolve()
-            self.lines.append(f"Trace of {captured.steps} iterations: {where} (ui.perfetto.dev)")
+        steps, table, trace = profiling.traced(workload.step, options.iterations, name)
+        self.lines += ["", "----------- Trace Ready -----------", table]
+        self.lines.append(f"Trace of {steps} iterations: {trace.resolve()} (ui.perfetto.dev)")
 
     def _flops(self, workload: Workload) -> None:
         options, network_and_batch = self.options, workload.layers()

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import math
 import re
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from bench_lib import files
+from bench_lib.formulas.spans import covered_us, summed
 from bench_lib.model import Kernel, KernelCall, KernelTable, UserError
 from bench_lib.profiling.kernels import table
 from bench_lib.profiling.names import is_convolution
@@ -156,17 +156,17 @@ def read(path: Path, *, needs_device: bool = True) -> Trace:
     waiting = [event for event in host_calls if _WAITS.search(event.name)]
     working = [*(steps or [*host, *host_calls]), *waiting]
     if device:
-        operations = _summed((_launched_by(e, names) or e.name, e.dur) for e in device)
+        operations = summed((_launched_by(e, names) or e.name, e.dur) for e in device)
         convolutions_s = _convolutions(device, names)
     else:
-        operations = _summed(_own_times(host))
+        operations = summed(_own_times(host))
         convolutions_s = sum(o.total_s for o in operations if is_convolution(o.name))
     return Trace(
         steps=len(steps) or 1,
-        kernels=_summed((e.name, e.dur) for e in device),
+        kernels=summed((e.name, e.dur) for e in device),
         operations=operations,
         convolutions_s=convolutions_s,
-        host_s=max(0.0, _covered(working) - _covered(waiting)) / 1e6,
+        host_s=max(0.0, _covered_us(working) - _covered_us(waiting)) / 1e6,
         busy=busy_of(calls),
         calls=calls,
     )
@@ -269,17 +269,6 @@ def _launched_by(event: _Event, names: _Names) -> str | None:
     return names.get(external) if external else None
 
 
-def _summed(times: Iterable[tuple[str, float]]) -> list[Kernel]:
-    """Add up microseconds by name, largest total first."""
-    calls: Counter[str] = Counter()
-    totals: defaultdict[str, float] = defaultdict(float)
-    for name, microseconds in times:
-        calls[name] += 1
-        totals[name] += microseconds
-    ordered = sorted(totals, key=lambda name: (-totals[name], name))
-    return [Kernel(name, calls[name], totals[name] / 1e6) for name in ordered]
-
-
 def _own_times(events: Sequence[_Event]) -> Iterable[tuple[str, float]]:
     """Yield each operation's time without that of the operations inside it."""
     by_thread: defaultdict[int | str | None, list[_Event]] = defaultdict(list)
@@ -323,13 +312,8 @@ def _steps(ranges: Sequence[_Event]) -> list[_Event]:
     return []
 
 
-def _covered(events: Iterable[_Event]) -> float:
-    """Return for how many microseconds at least one of the events was running."""
-    covered, until = 0.0, -math.inf
-    for event in sorted(events, key=lambda event: event.ts):
-        covered += max(0.0, event.end - max(event.ts, until))
-        until = max(until, event.end)
-    return covered
+def _covered_us(events: Iterable[_Event]) -> float:
+    return covered_us((event.ts, event.end) for event in events)
 
 
 def _busiest(events: Sequence[_Event], names: _Names) -> list[KernelCall]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from bench_lib.launch.launchers import who_am_i
 from bench_lib.launch.wire import BEHIND_VARIABLE
 from bench_lib.model import UserError
+from bench_lib.worker.host import RankLog
 from bench_lib.worker.zygote import import_torch, importing_torch, serve, serve_ranks
 
 USAGE = (
@@ -74,11 +77,6 @@ def _fork_ranks(folder: Path, ranks: int) -> int:
 
 def _rank(folder: Path) -> int:
     """Serve as a rank; its output goes to its own log from here on, even torch's import."""
-    import socket
-
-    from bench_lib.launch.launchers import who_am_i
-    from bench_lib.worker.host import RankLog
-
     try:
         place = who_am_i(os.environ)
         log = RankLog(folder, place.rank)

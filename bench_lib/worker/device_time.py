@@ -44,22 +44,17 @@ def device_time(clock: Clock, step: Callable[[], object], step_s: float) -> Devi
     does.
     """
     try:
-        return _device_time(clock, step, step_s)
-    finally:
-        clock.release()
-
-
-def _device_time(clock: Clock, step: Callable[[], object], step_s: float) -> DeviceTime:
-    try:
-        return _replayed(clock, step, max(FEWEST, min(MOST, int(TIMED_S / step_s))))
-    except Exception as error:  # noqa: BLE001 - the case goes on without a graph
-        no_graph = f"the step could not be replayed as a graph: {_cause(error)}"
-    try:
-        work = profiling.kernels(step, clock, PROFILED)
+        try:
+            return _replayed(clock, step, max(FEWEST, min(MOST, int(TIMED_S / step_s))))
+        except Exception as error:  # noqa: BLE001 - the case goes on without a graph
+            no_graph = f"the step could not be replayed as a graph: {_cause(error)}"
+        table = profiling.kernels(step, clock, PROFILED)
     except Exception as error:  # noqa: BLE001 - the case goes on without device time
         return DeviceTime(warnings=[f"no device time: {no_graph}; no profile: {_cause(error)}"])
+    finally:
+        clock.release()
     # Kernels that ran at the same time count twice.
-    seconds = sum(total_s for _, _, total_s in work.kernels) / work.steps
+    seconds = sum(kernel.total_s for kernel in table.kernels)
     warnings = [f"the device time is the sum of the kernels' times; {no_graph}"]
     return DeviceTime(seconds, "kernels", warnings=warnings)
 

@@ -17,7 +17,7 @@ import torch
 from bench_lib.formulas.arithmetic import operations as operations_of
 from bench_lib.launch.cache import NO_ROOM
 from bench_lib.launch.wire import ClosedError, connect, decode_case
-from bench_lib.model import Bursts, Case, Kernel, KernelTable
+from bench_lib.model import Bursts, Case
 from bench_lib.worker import profiling
 from bench_lib.worker.arithmetic import WrongArithmeticError, prove
 from bench_lib.worker.bursts import calibrate
@@ -26,7 +26,7 @@ from bench_lib.worker.device import cudnn_version, libraries, open_device
 from bench_lib.worker.host import leave_a_stack
 from bench_lib.worker.launches import excess
 from bench_lib.worker.measure import MeasuringContext, Steadiness, cleaned, measure, timed
-from bench_lib.worker.workloads import Setting, UnsupportedError, Workload, build
+from bench_lib.worker.workloads import Setting, UnsupportedError, build
 
 
 def serve_cases(name: str) -> int:
@@ -91,23 +91,20 @@ WARMUP_S = 0.3
 """Warm-up before those steps: GPU clocks take about that long to ramp up."""
 
 
-def measured(case: Case, context: MeasuringContext) -> dict[str, Any]:
-    """Return a case's measurement as part of a message."""
-    return {"measurement": dataclasses.asdict(measure(case, context))}
+def measured(case: Case, context: MeasuringContext, *, proves: bool) -> dict[str, Any]:
+    """Return a case's measurement as a message.
 
-
-def proved(case: Case, context: MeasuringContext) -> dict[str, Any]:
-    """Return a case's measurement and the error of the device's arithmetic.
-
-    Raises WrongArithmeticError if that arithmetic is not the case's.
+    If it ``proves`` the device's arithmetic, raises WrongArithmeticError if that is not the case's.
     """
     measurement = measure(case, context)
-    operations = operations_of(case.workload, case.params)
-    with cleaned(context):
-        context.phase("arithmetic")
-        precision = str(case.params.get("precision", ""))
-        errors = prove(precision, context.setting.device, operations)
-    return {"measurement": dataclasses.asdict(dataclasses.replace(measurement, arithmetic=errors))}
+    if proves:
+        operations = operations_of(case.workload, case.params)
+        with cleaned(context):
+            context.phase("arithmetic")
+            precision = str(case.params.get("precision", ""))
+            errors = prove(precision, context.setting.device, operations)
+        measurement = dataclasses.replace(measurement, arithmetic=errors)
+    return {"measurement": dataclasses.asdict(measurement)}
 
 
 def calibrated(context: MeasuringContext) -> dict[str, Any]:
@@ -121,42 +118,32 @@ def calibrated(context: MeasuringContext) -> dict[str, Any]:
 
 
 def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
-    """Return the kernels of one of a case's steps as part of a message."""
+    """Return the kernels of one of a case's steps as a message."""
+    clock = context.clock
     with cleaned(context):
         context.phase("build")
         with contextlib.closing(build(case, context.setting)) as workload:
-            work = _profiled(workload, context)
-    n = work.steps
-    kernels = [Kernel(name, calls / n, total_s / n) for name, calls, total_s in work.kernels]
-    busy_s = None if work.busy_s is None else work.busy_s / n
-    return {"kernels": dataclasses.asdict(KernelTable(work.source, n, kernels, busy_s))}
-
-
-ACTIONS = {"measure": measured, "profile": kernels_of}
-"""By order, what is done with its case."""
-
-
-def _profiled(workload: Workload, context: MeasuringContext) -> profiling.StepWork:
-    clock, step = context.clock, workload.step
-    context.phase("first step")
-    first_step_s = timed(clock, step, 1)
-    workload.first_step_done()
-    context.phase("warm-up")
-    warm = Steadiness(WARMUP_S, WARMUP_S)
-    warm.warm_up(clock, step, first_step_s, context.agree)
-    context.phase("profile")
-    most = PROFILED if clock.asynchronous else PROFILED_ON_CPU
-    return profiling.kernels(
-        step, clock, max(1, min(most, int(PROFILED_S * warm.steps / warm.elapsed_s)))
-    )
+            context.phase("first step")
+            first_step_s = timed(clock, workload.step, 1)
+            workload.first_step_done()
+            context.phase("warm-up")
+            warm = Steadiness(WARMUP_S, WARMUP_S)
+            warm.warm_up(clock, workload.step, first_step_s, context.agree)
+            context.phase("profile")
+            most = PROFILED if clock.asynchronous else PROFILED_ON_CPU
+            steps = max(1, min(most, int(PROFILED_S * warm.steps / warm.elapsed_s)))
+            table = profiling.kernels(workload.step, clock, steps)
+    return {"kernels": dataclasses.asdict(table)}
 
 
 def answer(order: dict[str, Any], context: MeasuringContext) -> dict[str, Any]:
     """Measure the case of an order, or profile it; returns the message to send."""
-    (name,) = ACTIONS.keys() & order.keys()
-    action = proved if order.get("prove") else ACTIONS[name]
     try:
-        message = action(decode_case(order[name]), context)
+        if "profile" in order:
+            message = kernels_of(decode_case(order["profile"]), context)
+        else:
+            case = decode_case(order["measure"])
+            message = measured(case, context, proves=order.get("prove", False))
         json.dumps(message, allow_nan=False)  # a workload's own figures may not be JSON
     except UnsupportedError as reason:
         return {"skipped": str(reason)}

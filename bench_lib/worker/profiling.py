@@ -7,9 +7,7 @@ tool does.
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +15,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from bench_lib import files
+from bench_lib.formulas.spans import covered_us, summed
+from bench_lib.model import Kernel, KernelTable
 from bench_lib.worker.workload import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from bench_lib.worker.clock import Clock
 
@@ -40,19 +40,7 @@ EXTERNAL = (
 """Variables that rocprof, rocprofv2, rocprofv3 and Nsight set for what they profile."""
 
 
-@dataclass(frozen=True)
-class StepWork:
-    """The work of so many steps, not averaged."""
-
-    kernels: list[tuple[str, int, float]] = field(default_factory=list)
-    """Name, calls, and seconds in all; the longest first."""
-    busy_s: float | None = None
-    """Time in which at least one kernel ran; None on a CPU."""
-    steps: int = 1
-    source: str = "torch.profiler"
-
-
-def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
+def kernels(step: Callable[[], object], clock: Clock, steps: int) -> KernelTable:
     """Profile so many steps of a warm case and return its kernels, copies and fills.
 
     Only the device is recorded, which costs little; on a CPU, torch's operations with their own
@@ -73,64 +61,38 @@ def kernels(step: Callable[[], object], clock: Clock, steps: int) -> StepWork:
             step()
         clock.synchronize()
     events = [
-        (str(event.name), event.time_range.start / 1e6, event.time_range.end / 1e6)
+        (str(event.name), event.time_range.start, event.time_range.end)
         for event in profiler.events()
         if event.device_type.name != "CPU" and not event.is_user_annotation
     ]
     clock.synchronize()  # the profiler detaches within a call
     if not events:
         raise UnsupportedError("the profiler recorded no work on the device")
-    return StepWork(
-        _summed((name, end - begin) for name, begin, end in events),
-        union_s((begin, end) for _, begin, end in events),
-        steps,
-    )
+    in_all = summed((name, end - begin) for name, begin, end in events)
+    busy_s = covered_us((begin, end) for _, begin, end in events) / 1e6 / steps
+    return KernelTable("torch.profiler", steps, _per_step(in_all, steps), busy_s)
 
 
-def _operations(step: Callable[[], object], steps: int) -> StepWork:
+def _operations(step: Callable[[], object], steps: int) -> KernelTable:
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
         for _ in range(steps):
             step()
-    rows = [
-        (row.key, row.count, row.self_cpu_time_total / 1e6)
+    in_all = [
+        Kernel(row.key, row.count, row.self_cpu_time_total / 1e6)
         for row in profiler.key_averages()
         if row.self_cpu_time_total > 0
     ]
-    if not rows:
+    if not in_all:
         raise UnsupportedError("the profiler recorded no operations")
-    return StepWork(sorted(rows, key=lambda row: -row[2]), None, steps, "torch.profiler, CPU")
+    in_all.sort(key=lambda operation: -operation.total_s)
+    return KernelTable("torch.profiler, CPU", steps, _per_step(in_all, steps))
 
 
-def _summed(times: Iterable[tuple[str, float]]) -> list[tuple[str, int, float]]:
-    calls: Counter[str] = Counter()
-    totals: defaultdict[str, float] = defaultdict(float)
-    for name, seconds in times:
-        calls[name] += 1
-        totals[name] += seconds
-    ordered = sorted(totals, key=lambda name: (-totals[name], name))
-    return [(name, calls[name], totals[name]) for name in ordered]
-
-
-def union_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Return the seconds covered by at least one of the spans, each a begin and an end."""
-    busy, until = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        busy += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return busy
+def _per_step(in_all: list[Kernel], steps: int) -> list[Kernel]:
+    return [Kernel(k.name, k.calls / steps, k.total_s / steps) for k in in_all]
 
 
 # ---- as ROCm's tool profiles ----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Capture:
-    """The results of one profiled pass."""
-
-    steps: int
-    tables: dict[str, str] = field(default_factory=dict)
-    """By title; text as the profiler aligns it."""
-    trace: Path | None = None
 
 
 def external_profiler(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -141,10 +103,13 @@ def external_profiler(environ: Mapping[str, str] = os.environ) -> str | None:
     return next((name for name in EXTERNAL if environ.get(name)), None)
 
 
-def traced(step: Callable[[], object], iterations: int, name: Callable[[int], str]) -> Capture:
+def traced(
+    step: Callable[[], object], iterations: int, name: Callable[[int], str]
+) -> tuple[int, str, Path]:
     """Run so many steps on the profiler schedule of ROCm's tool, and write a Chrome trace.
 
-    ``name`` returns the trace's file for the number of steps until it was ready.  With fewer
+    Returns the number of steps in it, their table, and the trace's file.  ``name`` returns that
+    file's name for the number of steps until the trace was ready.  With fewer
     iterations than the schedule has, the last ones are kept; at least two run, because a single one
     would include the profiler's start.  Raises OSError if the trace cannot be written.
     """
@@ -171,12 +136,11 @@ def traced(step: Callable[[], object], iterations: int, name: Callable[[int], st
             profiler.step()
         _synchronize()
     table = profiler.key_averages().table(sort_by=f"{_processor()}_time_total")
-    return Capture(active, {"": table}, traces[0])
+    return active, table, traces[0]
 
 
-def tabled(step: Callable[[], object], iterations: int) -> Capture:
-    """Run so many steps under the profiler and tabulate them by CPU, device and memory."""
-    iterations = max(iterations, 1)
+def tabled(step: Callable[[], object], iterations: int) -> dict[str, str]:
+    """Run so many steps under the profiler; returns tables by CPU, device and memory, by title."""
     with profile(activities=_activities(), profile_memory=True, acc_events=True) as profiler:
         for _ in range(iterations):
             step()
@@ -186,10 +150,9 @@ def tabled(step: Callable[[], object], iterations: int) -> Capture:
     if torch.cuda.is_available():
         columns[f"Top {ROWS} operations by total CUDA time"] = "device_time_total"
     columns["Memory Profiling"] = f"self_{_processor()}_memory_usage"
-    tables = {
+    return {
         title: averages.table(sort_by=column, row_limit=ROWS) for title, column in columns.items()
     }
-    return Capture(iterations, tables)
 
 
 def _activities() -> list[ProfilerActivity]:

@@ -8,13 +8,12 @@ import itertools
 import json
 import os
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -99,13 +98,6 @@ def _order(group: Path, number: int) -> dict[str, Any]:
         time.sleep(LOOK_S)
     order: dict[str, Any] = json.loads(file.read_text())
     return order
-
-
-def leave_at_once(status: int) -> NoReturn:
-    """End this process after flushing its output, without any clean-up."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def prepared(

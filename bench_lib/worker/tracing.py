@@ -18,13 +18,14 @@ from bench_lib import files
 from bench_lib.launch.launchers import Placement, who_am_i
 from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import MEASURED, ProfileRequest, decode_case, write_whole
-from bench_lib.model import Case, UserError
+from bench_lib.model import Case
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.measure import MeasuringContext, Steadiness, timed
 from bench_lib.worker.process import in_words, kind_of, short_traceback
 from bench_lib.worker.profiling import external_profiler
-from bench_lib.worker.ranks import leave_at_once, prepared
+from bench_lib.worker.ranks import prepared
 from bench_lib.worker.workloads import UnsupportedError, Workload, build
+from bench_lib.worker.zygote import leave_at_once
 
 ROWS = 30
 """Operations in each table."""
@@ -44,11 +45,7 @@ def main(order: Path, out: Path) -> int:
     fields = json.loads(order.read_text())
     case, request = decode_case(fields["case"]), ProfileRequest(**fields["asked"])
     die_with_parent()
-    try:
-        place = who_am_i(os.environ)
-    except UserError as error:
-        sys.stderr.write(f"bench-lib: {error}\n")
-        return 2
+    place = who_am_i(os.environ)
     result = TraceFiles(out, "" if place.ranks == 1 else f"_rank{place.rank}")
     try:
         _profile(case, request, result, place)

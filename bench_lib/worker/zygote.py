@@ -86,13 +86,17 @@ def serve() -> int:
     if starter is None:
         if preload == "compiler":
             _start_over_unless_children_open_a_gpu()
-        return 1 if not _serve_runner() and os.getppid() == parent else _without_runner()
-    while _wait_for_runner(int(starter)):
-        if preload == "compiler":
-            _start_over_unless_children_open_a_gpu()
-            preload = None
-        _serve_runner()
-    return _without_runner()
+        if not _serve_runner() and os.getppid() == parent:
+            return 1
+    else:
+        while _wait_for_runner(int(starter)):
+            if preload == "compiler":
+                _start_over_unless_children_open_a_gpu()
+                preload = None
+            _serve_runner()
+    # The runner does that itself unless it was killed.
+    shutil.rmtree(os.environ[LOGS_VARIABLE], ignore_errors=True)
+    return 0
 
 
 def import_torch() -> None:
@@ -158,12 +162,6 @@ def _serve_runner() -> bool:
     return True
 
 
-def _without_runner() -> int:
-    """Remove the runner's folder, which it does itself unless it was killed."""
-    shutil.rmtree(os.environ[LOGS_VARIABLE], ignore_errors=True)
-    return 0
-
-
 def _load_compiler() -> None:
     """Import and compute what takes every child on a GPU 1.6 s, and 2 s if it compiles.
 
@@ -192,37 +190,49 @@ def _start_over_unless_children_open_a_gpu() -> None:
 
 
 def _does_a_child_open_a_gpu() -> bool:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            die_with_parent()
-            from bench_lib.worker.device import open_device
+    def status() -> int:
+        die_with_parent()
+        from bench_lib.worker.device import open_device
 
-            code = 0 if open_device()[0].type == "cuda" else 1
-        except BaseException:  # noqa: BLE001 - a fork must never return into the zygote
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
+        return 0 if open_device()[0].type == "cuda" else 1
+
+    pid = _forked(status)
     deadline = time.monotonic() + TRIAL_S
     while time.monotonic() < deadline:
-        ended, status = os.waitpid(pid, os.WNOHANG)
+        ended, code = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return status == 0
+            return code == 0
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return False
 
 
+def _forked(run: Callable[[], int]) -> int:
+    """Run a function in a child, which ends with the status it returns; returns the child's id."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = run()
+        except BaseException:  # noqa: BLE001 - a fork must never return into its parent's loop
+            traceback.print_exc()
+        finally:
+            leave_at_once(code)
+    return pid
+
+
+def leave_at_once(status: int) -> NoReturn:
+    """End this process after flushing its output, without any clean-up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def _obey(connection: Connection, children: dict[int, str], order: dict[str, Any]) -> None:
     if order["order"] == "fork":
         name = str(order["context"])
-        pid = os.fork()
-        if pid == 0:
-            _become_worker(connection, name)
-        children[pid] = name
+        children[_forked(lambda: _become_worker(connection, name))] = name
     elif order["order"] == "end" and order["pid"] in children:
         end(order["pid"])
 
@@ -254,28 +264,20 @@ def _mark(pid: int) -> Path:
     return Path(os.environ[LOGS_VARIABLE], str(pid))
 
 
-def _become_worker(inherited: Connection, name: str) -> NoReturn:
-    code = 1
-    try:
-        os.setpgid(0, 0)
-        die_with_parent()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        inherited.close()
-        os.environ[CONTEXT] = str(_mark(os.getpid()))
-        log = Path(os.environ[LOGS_VARIABLE], f"{name}.log")
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        from bench_lib.worker.process import serve_cases
+def _become_worker(inherited: Connection, name: str) -> int:
+    os.setpgid(0, 0)
+    die_with_parent()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    inherited.close()
+    os.environ[CONTEXT] = str(_mark(os.getpid()))
+    log = Path(os.environ[LOGS_VARIABLE], f"{name}.log")
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    from bench_lib.worker.process import serve_cases
 
-        code = serve_cases(name)
-    except BaseException:  # noqa: BLE001 - a fork must never return into the zygote's loop
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    return serve_cases(name)
 
 
 # --- ranks ---------------------------------------------------------------------------------
@@ -299,9 +301,7 @@ def serve_ranks(serve_cases: ServeCases, folder: Path, place: Placement, log: Ra
         log.enter("wait for a case")
         while not is_there(group):
             time.sleep(LOOK_S)
-        pid = os.fork()
-        if pid == 0:
-            _become_rank(serve_cases, group, place)
+        pid = _forked(lambda: _become_rank(serve_cases, group, place))  # noqa: B023 - runs at once
         write_whole(group / f"rank-{place.rank}.ended", _end_of(pid, group))
         number += 1
 
@@ -326,14 +326,8 @@ def _end_of(pid: int, group: Path) -> dict[str, Any]:
     return {"code": os.waitstatus_to_exitcode(status), "asked": asked_s is not None}
 
 
-def _become_rank(serve_cases: ServeCases, group: Path, place: Placement) -> NoReturn:
-    try:
-        os.setpgid(0, 0)
-        die_with_parent(by=signal.SIGTERM)
-        serve_cases(group, place, RankLog(group, place.rank))
-    except BaseException:  # noqa: BLE001 - a fork must never return into the server's loop
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+def _become_rank(serve_cases: ServeCases, group: Path, place: Placement) -> int:
+    os.setpgid(0, 0)
+    die_with_parent(by=signal.SIGTERM)
+    serve_cases(group, place, RankLog(group, place.rank))
+    return 1

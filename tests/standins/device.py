@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from bench_lib.model import Case, Measurement, Sampling
+from bench_lib.model import Case, Kernel, KernelTable, Measurement, Sampling
 from bench_lib.worker.measure import MeasuringContext, measure
-from bench_lib.worker.profiling import StepWork
 from bench_lib.worker.workload import Workload
 
 AT_ONCE = Sampling(
@@ -145,14 +144,14 @@ class Device:
         self._busy_until = self.device_now() + replay_s
         self.replays += 1
 
-    def profiled(self, step: Callable[[], object], n: int) -> StepWork:
+    def profiled(self, step: Callable[[], object], n: int) -> KernelTable:
         """Have been seen working for 1/32 s a step."""
         self.log.append("profile")
         if self.no_profile is not None:
             raise self.no_profile
         for _ in range(n):
             step()
-        return StepWork([("a", n, n / 32)], steps=n)
+        return KernelTable("a profiler", n, [Kernel("a", 1, 1 / 32)])
 
     def device_now(self) -> float:
         """When the device will have done all that was issued."""
