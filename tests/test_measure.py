@@ -75,7 +75,7 @@ def test_a_case_is_measured_in_the_order_that_gives_each_figure_its_meaning():
         *("synchronize", "step", "synchronize") * WARM,
         *("phase give way", "give way"),
         *("synchronize", "step", "synchronize") * AGAIN,
-        *("allocate 3 marks", "phase measure", "reset peak"),
+        *("phase measure", "allocate 3 marks", "reset peak"),
         *("synchronize", "mark 0", "step", "mark 1", "step", "mark 2", "synchronize"),
         *("read marks", "read peak"),
         *("synchronize", "step") * FEWEST_ISSUES,

@@ -310,7 +310,7 @@ def test_a_cpu_copies_to_nowhere(op):
 )
 def test_fp8_is_the_form_that_the_device_has(monkeypatch, gpu, hip, properties, dtype):
     monkeypatch.setattr(torch.version, "hip", hip)
-    assert module.fp8_dtype(gpu(**properties).device) is dtype
+    assert module.scaled_dtype("fp8", gpu(**properties).device) is dtype
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from bench_lib.model import Case, Kernel, KernelTable, Launch
 from bench_lib.profiling.traces import read
 from bench_lib.worker import __main__ as worker
 from bench_lib.worker import profiling, tracing
-from bench_lib.worker.clock import Clock, GpuClock
+from bench_lib.worker.clock import Clock, clock_of
 from bench_lib.worker.profiling import kernels
 from bench_lib.worker.workload import UnsupportedError
 
@@ -71,7 +71,7 @@ def profiler(monkeypatch):
     return profiler
 
 
-GPU = GpuClock(torch.device("cuda", 0))
+GPU = clock_of(torch.device("cuda", 0))
 
 
 def test_kernels_of_a_gpu_are_added_up_by_name_and_busy_once(profiler):

@@ -5,16 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 
 from bench_lib.worker.graph import recorded
-from bench_lib.worker.workload import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
 
 class Marks:
@@ -23,10 +19,6 @@ class Marks:
     def __init__(self, n: int) -> None:
         """Allocate ``n`` points."""
         self._times = array("d", bytes(8 * n))
-
-    def __len__(self) -> int:
-        """Return how many points there are."""
-        return len(self._times)
 
     def mark(self, i: int) -> None:
         """Place the i-th point after all work issued so far."""
@@ -40,9 +32,6 @@ class Marks:
 class _EventMarks(Marks):
     def __init__(self, n: int) -> None:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(n)]
-
-    def __len__(self) -> int:
-        return len(self._events)
 
     def mark(self, i: int) -> None:
         self._events[i].record()
@@ -103,45 +92,37 @@ class Clock:
     def take_turn(self) -> None:
         """Work for a moment and wait for the end; no effect on a CPU, which others measure on."""
 
-    def recorded(
-        self,
-        step: Callable[[], object],  # noqa: ARG002 - for the GPU's
-    ) -> AbstractContextManager[Callable[[], None]]:
-        """Record a step's work once, and lend a function that replays it.
+    def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
+        """Record a step's work once on a GPU, and lend a function that replays it.
 
-        Raises whatever keeps the step from being recorded, and UnsupportedError on a CPU.
+        Raises whatever keeps the step from being recorded.
         """
-        raise UnsupportedError("a CPU has no graphs")
+        return recorded(step)
 
 
 _TRIED_SPINS = 1_000_000
 """Half a millisecond on an H200; 10 ms on a device that counts at 100 MHz."""
 
 
-class GpuClock(Clock):
+class _GpuClock(Clock):
     """Device events on a CUDA or HIP device; memory as its caching allocator counts it."""
 
     asynchronous = True
 
     def __init__(self, device: torch.device) -> None:
-        """Take a device, which must be the current one."""
-        self._device = device
+        self._device = device  # the current one
         self._spins_per_s: float | None = None
 
     def synchronize(self) -> None:
-        """Wait for the device."""
         torch.cuda.synchronize(self._device)
 
     def marks(self, n: int) -> Marks:
-        """Allocate n timing events."""
         return _EventMarks(n)
 
     def allocated_bytes(self) -> int | None:
-        """Return the bytes of live tensors."""
         return int(torch.cuda.memory_allocated(self._device))
 
     def reset_peak(self) -> None:
-        """Start counting the peak from now."""
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak_bytes(self) -> int | None:
@@ -188,11 +169,7 @@ class GpuClock(Clock):
         del matrix
         self.release()
 
-    def recorded(self, step: Callable[[], object]) -> AbstractContextManager[Callable[[], None]]:
-        """Record the step in a graph."""
-        return recorded(step)
-
 
 def clock_of(device: torch.device) -> Clock:
     """Return the clock of a device."""
-    return GpuClock(device) if device.type == "cuda" else Clock()
+    return _GpuClock(device) if device.type == "cuda" else Clock()

@@ -29,7 +29,7 @@ from bench_lib.model import (
 )
 from bench_lib.worker import caches, choices, exact, host
 from bench_lib.worker.bursts import InBursts, in_bursts
-from bench_lib.worker.clock import Clock, Marks
+from bench_lib.worker.clock import Clock
 from bench_lib.worker.device import compile_cache_state, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.workloads import Setting, Workload, build
@@ -143,14 +143,6 @@ class Steadiness:
         """Whether the last three blocks lie within 2% of each other."""
         last = self.blocks[-3:]
         return len(last) == 3 and max(last) <= min(last) * (1 + STEADY)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings about a warm-up that ended without being steady."""
-        if self.is_steady:
-            return []
-        differ = f"the last blocks differ by more than {STEADY:.0%}"
-        return [f"not steady after {self.elapsed_s:.1f} s of warm-up: {differ}"]
 
     @property
     def is_steady_early(self) -> bool:
@@ -289,14 +281,14 @@ def _measured(
     cache = context.cache_state() if workload.compiled else None
 
     steady = _warmed_up(sampling, context, workload, first_step_s)
-    warnings += steady.warnings
+    if not steady.is_steady:
+        differ = f"the last blocks differ by more than {STEADY:.0%}"
+        warnings.append(f"not steady after {steady.elapsed_s:.1f} s of warm-up: {differ}")
 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
-    marks = clock.marks(n + 1)
     context.left(_left_s(sampling, context, workload, steady.blocks[-1]))
     context.phase("measure")
-
-    stretch = _run_stretch(clock, marks, workload)
+    stretch = _run_stretch(clock, workload, n)
     intervals = stretch.iteration_s
     peak = clock.peak_bytes()
     host_peak = host.peak_bytes()
@@ -476,10 +468,11 @@ class _Stretch:
     iteration_s: list[float]
 
 
-def _run_stretch(clock: Clock, marks: Marks, workload: Workload) -> _Stretch:
-    """Run the measured stretch from a fresh start, without garbage collection."""
+def _run_stretch(clock: Clock, workload: Workload, n: int) -> _Stretch:
+    """Run ``n`` measured steps from a fresh start, without garbage collection."""
     family = host.family()
-    step, mark, positions = workload.step, marks.mark, range(1, len(marks))
+    marks = clock.marks(n + 1)
+    step, mark, positions = workload.step, marks.mark, range(1, n + 1)
     with uncollected():
         # After everything that takes time: a loader's processes work ahead from here on.
         workload.rewind()

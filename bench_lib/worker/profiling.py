@@ -7,9 +7,9 @@ tool does.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
@@ -17,13 +17,8 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from bench_lib import files
 from bench_lib.formulas.spans import covered_us, summed
 from bench_lib.model import Kernel, KernelTable
+from bench_lib.worker.clock import Clock
 from bench_lib.worker.workload import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bench_lib.worker.clock import Clock
-
 
 WAIT, WARMUP, ACTIVE = 1, 2, 5
 """Steps that are skipped, run to warm the profiler up, and kept, as in ROCm's tool."""

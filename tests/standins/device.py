@@ -236,10 +236,6 @@ class Marks:
         self._machine = machine
         self._times = [math.nan] * n
 
-    def __len__(self) -> int:
-        """How many they are."""
-        return len(self._times)
-
     def mark(self, i: int) -> None:
         """Note the device's time."""
         self._machine.log.append(f"mark {i}")

@@ -63,11 +63,18 @@ def collective(setting: Setting, **params: Any) -> Workload:
     )
     require_memory(f"the buffers of {call.op}", call.held_bytes, setting)
     calls = calls_in_a_step(call.size, setting.device)
-    buffers = Buffers(call, setting)
-    step = _step(buffers, calls)
-    recorded = None
-    if setting.device.type == "cuda" and calls > 1:
-        recorded = Recorded(step)
+    buffers = _Buffers(call, setting)
+    make = buffers.call
+
+    def step() -> None:
+        try:
+            for _ in range(calls):
+                make()
+        except RuntimeError as error:
+            skip_where(error, _CANNOT, dist.get_backend())
+            raise
+
+    recorded = Recorded(step) if setting.device.type == "cuda" and calls > 1 else None
 
     def release() -> None:
         """Give the graph back before its group ends, which would wait for it."""
@@ -93,24 +100,10 @@ def calls_in_a_step(size: int, device: torch.device) -> int:
     return max(1, min(MOST_CALLS, TOGETHER[device.type] // size))
 
 
-def _step(buffers: Buffers, calls: int) -> Callable[[], None]:
-    call = buffers.call
-
-    def several() -> None:
-        try:
-            for _ in range(calls):
-                call()
-        except RuntimeError as error:
-            skip_where(error, _CANNOT, dist.get_backend())
-            raise
-
-    return several
-
-
 _CANNOT = ("not supported", "not support", "unsupported", "scalar type", "unconvertible")
 
 
-class Buffers:
+class _Buffers:
     """One rank's input and output, and the check of its answer."""
 
     def __init__(self, collective: Collective, setting: Setting) -> None:
@@ -131,7 +124,6 @@ class Buffers:
             self._fill_input()
 
     def call(self) -> None:
-        """Take part in one call."""
         self._call(self._input, self._output)
 
     def check(self) -> Numerics:

@@ -22,17 +22,14 @@ def options_of(text: str) -> dict[str, Any]:
 
     Values are Python literals, or else strings.
     """
-    return dict(_option(part) for part in text.split(",")) if text else {}
-
-
-def _option(part: str) -> tuple[str, Any]:
-    name, sign, value = part.partition("=")
-    if not sign:
-        return name, True
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
+    options: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        name, sign, value = part.partition("=")
+        try:
+            options[name] = ast.literal_eval(value) if sign else True
+        except (ValueError, SyntaxError):
+            options[name] = value
+    return options
 
 
 def arguments_of(mode: str, text: str) -> dict[str, Any]:

@@ -94,8 +94,8 @@ def feed_of(
             f"{len(data.train)} for training"
         )
     if kind == "loader":
-        return Loader(data.train, transforms, shape, setting, workers=workers)
-    feed = OnDevice if kind == "device" else Feed
+        return _Loader(data.train, transforms, shape, setting, workers=workers)
+    feed = _OnDevice if kind == "device" else Feed
     return feed(data.train, transforms, shape, setting)
 
 
@@ -108,13 +108,12 @@ def on_device(
     return images, targets[indices].to(device)
 
 
-class OnDevice(Feed):
+class _OnDevice(Feed):
     """The whole data set on the device, shuffled every epoch and augmented batch by batch."""
 
     def __init__(
         self, split: Split, transforms: Transforms, shape: Shape, setting: Setting
     ) -> None:
-        """Copy the data; the ranks take turns in one shared order."""
         super().__init__(split, transforms, shape, setting)
         self._images, self._targets = on_device(split, setting.device)
         self.steps_per_epoch = len(split) // setting.ranks // shape.batch_size
@@ -122,18 +121,17 @@ class OnDevice(Feed):
         self.rewind()
 
     def fetch(self) -> None:
-        """Gather the next images and augment them; shuffle at the beginning of an epoch."""
         step, ranks = self._step % self.steps_per_epoch, self.setting.ranks
         if step == 0:
             n, device = len(self._targets), self.setting.device
             self._order = torch.randperm(n, generator=self._generator, device=device)
         stride = self.batch_size * ranks
+        # The ranks take turns in one shared order.
         indices = self._order[step * stride : (step + 1) * stride][self.setting.rank :: ranks]
         self.put(self.transforms.augment(self._images[indices]), self._targets[indices])
         self._step += 1
 
     def rewind(self) -> None:
-        """Start again with the order of the first epoch."""
         self._generator.manual_seed(SEED)
         self._step = 0
 
@@ -155,7 +153,7 @@ class _Samples(Dataset[Any]):
         return self._transform(Image.fromarray(self._images[index])), self._targets[index]
 
 
-class Loader(Feed):
+class _Loader(Feed):
     """torch's DataLoader with torchvision's transforms, as users have it.
 
     Processes are forked, so that they share the images, and live from the first batch until the
@@ -173,7 +171,6 @@ class Loader(Feed):
         *,
         workers: int,
     ) -> None:
-        """Start nothing before the first batch."""
         super().__init__(split, transforms, shape, setting)
         if not workers:
             self.warnings.append("no loader workers: the training process loads the data too")
@@ -204,7 +201,6 @@ class Loader(Feed):
         self.rewind()
 
     def fetch(self) -> None:
-        """Wait for the next batch and send it to the device."""
         batch = next(self._batches, None) if self._batches is not None else None
         if batch is None:
             self._start_epoch()
@@ -214,10 +210,9 @@ class Loader(Feed):
         self.put(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
     def rewind(self) -> None:
-        """Start the first epoch again, if one was begun, without prefetched batches."""
         self._generator.manual_seed(SEED)
         self._epoch = 0
-        if self._batches is not None:
+        if self._batches is not None:  # or nothing starts before the first batch
             self._start_epoch()
 
     def _start_epoch(self) -> None:
@@ -227,7 +222,6 @@ class Loader(Feed):
         self._batches = iter(self._loader)
 
     def close(self) -> None:
-        """End the processes that load."""
         batches, self._batches, self._loader = self._batches, None, None
         shut_down = getattr(batches, "_shutdown_workers", None)  # or they would run until we end
         if shut_down is not None:

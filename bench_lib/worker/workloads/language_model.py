@@ -111,16 +111,15 @@ class DecodingStep(InferenceStep):
         if self.recorded is not None:
             self.recorded.release()
         del self.run, self.built.model, model
-        sequence, reference = torch.cat([prompt, *tokens[:-1]], dim=1), None
+        sequence = torch.cat([prompt, *tokens[:-1]], dim=1)
         with plain_fp32(), torch.no_grad(), contextlib.suppress(torch.OutOfMemoryError):
             # FP32's logits after the last tokens, (tokens, vocabulary), on the CPU.
             network = self.built.network(torch.float32)
             reference = network(sequence, answered=AGREEING)[0].cpu()
-        if reference is None:
-            return Numerics(finite=finite)
-        agreed = reference.argmax(dim=-1) == torch.cat(tokens[1:], dim=1)[0].cpu()
-        numerics = closeness(logits[0], reference[:1], finite=finite)
-        return replace(numerics, agreement=float(agreed.float().mean()))
+            agreed = reference.argmax(dim=-1) == torch.cat(tokens[1:], dim=1)[0].cpu()
+            numerics = closeness(logits[0], reference[:1], finite=finite)
+            return replace(numerics, agreement=float(agreed.float().mean()))
+        return Numerics(finite=finite)
 
 
 LEARNING_RATE = 1e-10
@@ -143,7 +142,6 @@ class _Spec(Spec):
 
     @property
     def size(self) -> Size:
-        """The network's size."""
         return SIZES[self.network]
 
     @property
@@ -225,18 +223,11 @@ class _Tokens(BuiltNetwork):
             logits = spec.batch_size * spec.size.vocabulary * spec.itemsize
             read = self.read_bytes(network, tokens) + self.kept_bytes(self.attended)
             self.least_bytes = read + self.input.nbytes + logits
-        self.model = self.prepared(network)
-
-    def prepared(self, network: Any) -> nn.Module:
-        """Return the module that does a step of the task."""
-        spec = self.spec
-        if spec.task == "train":
-            return cast("nn.Module", network)
-        network.make_room(spec.batch_size, spec.room)
-        if spec.task == "prefill":
-            return Prompted(network)
-        with torch.no_grad():
-            return Generating(network, self.input)
+            network.make_room(spec.batch_size, spec.room)
+        self.model = Prompted(network) if spec.task == "prefill" else network
+        if spec.task == "decode":
+            with torch.no_grad():
+                self.model = Generating(network, self.input)
 
     @property
     def attended(self) -> int:

@@ -81,7 +81,7 @@ def operator(setting: Setting, **params: Any) -> Workload:
     if device.type != "cuda" and operation.op in TRANSFERS:
         raise UnsupportedError("a CPU has no memory apart from the host's")
     if operation.precision in SCALED_PRECISIONS:
-        scaled_dtype(operation, device)
+        scaled_dtype(operation.precision, device)
     if operation.family == "sdpa_paged" and device.type != "cuda":
         raise UnsupportedError("varlen_attn needs a GPU")
     if operation.is_compiled:
@@ -113,48 +113,31 @@ def operator(setting: Setting, **params: Any) -> Workload:
     )
 
 
-def fp8_dtype(device: torch.device) -> torch.dtype:
-    """Return the device's FP8 with four bits of exponent; raises UnsupportedError.
-
-    MI300 (gfx94x) has a format of its own, without negative zero and with another bias.
-    """
-    if device.type != "cuda":
-        raise UnsupportedError("FP8 products need a GPU")
-    properties: Any = torch.cuda.get_device_properties(device)
-    if torch.version.hip is not None:
-        arch = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
-        if arch.startswith("gfx94"):
-            return torch.float8_e4m3fnuz
-        if arch.startswith(("gfx95", "gfx12")):
-            return torch.float8_e4m3fn
-        raise UnsupportedError(f"{arch} does not support FP8 products; MI300 (gfx94x) and later do")
-    if (properties.major, properties.minor) < (8, 9):
-        raise UnsupportedError("FP8 needs an NVIDIA GPU of compute capability 8.9 or later")
-    return torch.float8_e4m3fn
-
-
-def scaled_dtype(operation: Operation, device: torch.device) -> torch.dtype:
+def scaled_dtype(precision: str, device: torch.device) -> torch.dtype:
     """Return the dtype of a scaled product's operands; raises UnsupportedError if there is none.
 
-    Source of what each device supports: the argument checks of torch's ``_scaled_mm``.
+    MI300 (gfx94x) has an FP8 of its own, without negative zero and with another bias.  Source of
+    what each device supports: the argument checks of torch's ``_scaled_mm``.
     """
-    name = operation.precision.upper()
-    if operation.precision == "fp8":
-        return fp8_dtype(device)
+    name, is_fp8 = precision.upper(), precision == "fp8"
     if device.type != "cuda":
         raise UnsupportedError(f"{name} products need a GPU")
-    if not hasattr(torch, "float4_e2m1fn_x2"):
+    if not is_fp8 and not hasattr(torch, "float4_e2m1fn_x2"):
         raise UnsupportedError(f"torch {torch.__version__} has no {name}")
     properties: Any = torch.cuda.get_device_properties(device)
     if torch.version.hip is not None:
         arch = str(getattr(properties, "gcnArchName", "")).partition(":")[0]
-        if arch != "gfx950":
-            raise UnsupportedError(f"{arch} does not support {name} products; MI350 (gfx950) does")
-    elif operation.precision == "mxfp4":
+        if is_fp8 and arch.startswith("gfx94"):
+            return torch.float8_e4m3fnuz
+        if not arch.startswith(("gfx95", "gfx12") if is_fp8 else "gfx950"):
+            which = "MI300 (gfx94x) and later do" if is_fp8 else "MI350 (gfx950) does"
+            raise UnsupportedError(f"{arch} does not support {name} products; {which}")
+    elif precision == "mxfp4":
         raise UnsupportedError("torch supports MXFP4 products only on MI350 (gfx950)")
-    elif properties.major < 10:
-        raise UnsupportedError("MXFP8 needs an NVIDIA GPU of compute capability 10.0 or later")
-    return torch.float4_e2m1fn_x2 if operation.precision == "mxfp4" else torch.float8_e4m3fn
+    elif (properties.major, properties.minor) < ((8, 9) if is_fp8 else (10, 0)):
+        least = "8.9" if is_fp8 else "10.0"
+        raise UnsupportedError(f"{name} needs an NVIDIA GPU of compute capability {least} or later")
+    return torch.float4_e2m1fn_x2 if precision == "mxfp4" else torch.float8_e4m3fn
 
 
 # ---- steps ----------------------------------------------------------------------------------
@@ -213,7 +196,7 @@ class _Operands:
         self.device = device
         self.dtype = STORED.get(operation.precision, torch.float32)
         if operation.precision in SCALED_PRECISIONS:
-            self.dtype = scaled_dtype(operation, device)
+            self.dtype = scaled_dtype(operation.precision, device)
         self.wide = _reference_dtype(self.dtype)
         self.packs = operation.precision == "mxfp4"
         """Whether an element is two numbers."""
@@ -612,7 +595,8 @@ def _scaled_grouped(o: Operation, device: torch.device) -> Callable[..., Tensor]
 
 
 def _quantizer(o: Operation, operands: _Operands) -> OperatorCall:
-    dtype = fp8_dtype(operands.device) if operands.device.type == "cuda" else torch.float8_e4m3fn
+    is_gpu = operands.device.type == "cuda"
+    dtype = scaled_dtype("fp8", operands.device) if is_gpu else torch.float8_e4m3fn
     rows, gain = operands.normal(o.sizes), None
     if o.op == "rms_norm_fp8":
         gain = operands.normal(o.sizes[-1:])

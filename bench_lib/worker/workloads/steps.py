@@ -248,21 +248,11 @@ class InferenceStep:
         if self.recorded is not None:
             self.recorded.release()
         del self.run, self.built.model
-        reference = self._reference()
-        if reference is None:
-            return Numerics(finite=finite)
-        return closeness(answer, reference, finite=finite)
-
-    def _reference(self) -> Tensor | None:
-        """Return the twin's answer to the input; None if the memory is too small."""
-        built = self.built
-        with (
-            plain_fp32(),
-            torch.no_grad(),
-            contextlib.suppress(torch.OutOfMemoryError),
-        ):
-            return main_output(built.twin()(built.beginning(built.compared))).cpu()
-        return None
+        with plain_fp32(), torch.no_grad(), contextlib.suppress(torch.OutOfMemoryError):
+            twin, beginning = self.built.twin(), self.built.beginning(self.built.compared)
+            reference = main_output(twin(beginning)).cpu()
+            return closeness(answer, reference, finite=finite)
+        return Numerics(finite=finite)
 
 
 class TrainingStep:

@@ -55,12 +55,10 @@ class _Spec(Spec):
 
     @property
     def about(self) -> DataSet:
-        """The properties of the data set."""
         return DATASETS[self.dataset]
 
     @property
     def shape(self) -> Shape:
-        """The shape of the network's input."""
         return Shape(
             self.batch_size,
             own_side(self.dataset, self.network),
@@ -84,7 +82,7 @@ def training(setting: Setting, **params: Any) -> Workload:
     feed = feed_of(spec.feed, data, transforms, spec.shape, setting, workers=spec.workers)
     if spec.network == INPUT_ALONE:
         return _input_alone(spec, setting, feed)
-    return Trainer(_Images(spec, setting, feed), feed, data.test).workload()
+    return _Trainer(_Images(spec, setting, feed), feed, data.test).workload()
 
 
 def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
@@ -116,26 +114,22 @@ class _Images(BuiltNetwork):
         self.at_once = 1 if spec.epochs else feed.at_once
         self.items = spec.batch_size * self.at_once
         self.warnings = feed.warnings
-        self.model = self._fresh_model()
+        side = spec.shape.image_size
+        torch.manual_seed(SEED)
+        with self.device:
+            model = cifar.create(spec.network, spec.about, side)
+        model = model.to(self.device)
+        settle(model, torch.rand(SETTLED_ON, spec.about.channels, side, side, device=self.device))
+        model = stored(model, spec.precision, spec.dtype)
+        self.model = model.train().to(memory_format=spec.shape.layout)
         self.fresh = {name: value.cpu().clone() for name, value in self.model.state_dict().items()}
         self.parameters = sum(weight.numel() for weight in self.model.parameters())
         # Weights and the optimizer's state are read and written, the input is read.
         passes = 2 + 2 * STATES[OPTIMIZERS[spec.dataset]]
         state = sum(stored_bytes(weight) for weight in self.model.parameters())
-        images = spec.batch_size * spec.about.channels * spec.shape.image_size**2
+        images = spec.batch_size * spec.about.channels * side**2
         self.least_bytes = self.at_once * (passes * state + images * spec.dtype.itemsize)
         self.input, self.targets = feed.images, feed.targets
-
-    def _fresh_model(self) -> nn.Module:
-        spec = self.spec
-        torch.manual_seed(SEED)
-        with self.device:
-            model = cifar.create(spec.network, spec.about, spec.shape.image_size)
-        model = model.to(self.device)
-        shape = (SETTLED_ON, spec.about.channels, spec.shape.image_size, spec.shape.image_size)
-        settle(model, torch.rand(shape, device=self.device))
-        model = stored(model, spec.precision, spec.dtype)
-        return model.train().to(memory_format=spec.shape.layout)
 
     def twin(self) -> nn.Module:
         spec = self.spec
@@ -185,13 +179,12 @@ def weightless_step(
     return lambda: loss_of(model(images), targets).backward()
 
 
-class Trainer(TrainingStep):
+class _Trainer(TrainingStep):
     """A network that learns from a feed, on one rank."""
 
     built: _Images
 
     def __init__(self, built: _Images, feed: Feed, test: datasets.Split) -> None:
-        """Build what the step needs."""
         spec, scaler = built.spec, built.scaler
         self.spec, self.feed, self.test = spec, feed, test
         self.fresh_scaler = {} if scaler is None else scaler.state_dict()
@@ -204,8 +197,6 @@ class Trainer(TrainingStep):
         """Return the device's part of a step, which becomes a graph."""
         return Recorded(self.train_once, self.note_first_step)
 
-    # ---- a step ---------------------------------------------------------------------------
-
     def step(self) -> None:
         """Train on the next batch, or on as many as arrive at once."""
         train_once = self.recorded or self.train_once
@@ -216,18 +207,14 @@ class Trainer(TrainingStep):
             self.note_first_step()
 
     def train_once(self) -> None:
-        """Do the device's part of a step."""
         super().step()
 
     def compute_loss(self) -> Tensor:
-        """Return the loss, a scalar, and note the progress of learning."""
         output = self.run(self.built.input)
         loss = loss_of(output, self.built.targets)
         if self.built.learns:
             self.progress.note(loss, main_output(output), self.built.targets)
         return loss
-
-    # ---- before and after the measured stretch --------------------------------------------
 
     def rewind(self) -> None:
         """Undo the training: weights, statistics, optimizer, scale, order, random numbers.
@@ -278,8 +265,6 @@ class Trainer(TrainingStep):
         model.train()
         return int(right) / len(targets), len(targets)
 
-    # ---- numerics -------------------------------------------------------------------------
-
     def note_first_step(self) -> None:
         """Keep the first step's batch too, so that FP32 can be given the same."""
         if self.first_batch is None:
@@ -305,7 +290,6 @@ class Trainer(TrainingStep):
             self.recorded.release()
 
     def workload(self, **fields: Any) -> Workload:
-        """Return the step and its figures."""
         portions: dict[str, Callable[[], object]] = {
             "load": self.feed.fetch,
             "forward": self.forward,
@@ -345,7 +329,6 @@ class _Progress:
             self._position.clamp_(max=self._capacity)
 
     def rewind(self) -> None:
-        """Start over."""
         self.steps = 0
         self._position.zero_()
 
