@@ -116,6 +116,13 @@ def test_a_kernel_is_told_with_the_tiles_that_it_runs_with(monkeypatch):
     assert choices.made(since=0).table == {key: BIG}
 
 
+def test_what_triton_tells_of_a_kernel_is_kept(monkeypatch):
+    kernel = make_kernel(BIG)
+    vars(kernel.launchers[0]).update(n_regs=32, n_spills=0, shared=None)
+    compiled(monkeypatch, {"k": kernel})
+    assert choices.made(since=0).kernels["k"].resources == {"registers": 32, "spills": 0}
+
+
 def test_only_what_was_compiled_since_then_counts(monkeypatch):
     compiled(monkeypatch, {"a": make_kernel(BIG)}, {"b": make_kernel(SMALL)})
     assert choices.compiled_so_far() == 2

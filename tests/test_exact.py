@@ -18,7 +18,7 @@ from bench_lib.model import Choice, Choices, Limits, ProcessSummary, Status
 from bench_lib.verdict import judge
 from bench_lib.verdict.evidence import Evidence, Pairing
 from bench_lib.verdict.metrics import summarise
-from bench_lib.worker import choices, exact
+from bench_lib.worker import exact
 from bench_lib.worker.device import forget_compiled
 
 # ---- where they come from ---------------------------------------------------------------------
@@ -77,11 +77,6 @@ def test_a_graph_that_cannot_be_counted_can_be_replayed(tmp_path: Path) -> None:
         assert exact.nodes(graph, maps) is None  # type: ignore[arg-type]
         assert graph.is_ready
     assert exact.nodes(SimpleNamespace(), maps) is None  # type: ignore[arg-type]
-
-
-def test_what_triton_tells_of_a_kernel_is_kept() -> None:
-    launcher = SimpleNamespace(n_regs=32, n_spills=0, shared=None)
-    assert choices._resources(launcher) == {"registers": 32, "spills": 0}
 
 
 # ---- how they are said ------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def environ(monkeypatch):
 def test_who_goes_on_is_no_rank_and_starts_ranks_by_the_same_launcher(environ):
     go_on_alone(who_am_i(environ))
     assert (ranks_launched(), who_am_i(environ).ranks) == (3, 1)
-    assert launchers.name_of(None, environ) == "mpirun"
+    assert launchers.read(None, environ)[0].name == "mpirun"
 
 
 def test_the_users_own_words_for_the_launcher_stay(environ):

@@ -62,7 +62,7 @@ def test_what_is_asked_for_comes_before_what_the_environment_says(installed: Ins
     assert command_for(2, environ=environ).launcher == "srun"
     assert command_for(2, "torchrun", environ=environ).launcher == "torchrun"
     assert command_for(2, environ={**environ, "BENCH_LIB_LAUNCHER": ""}).launcher == "torchrun"
-    assert launchers.name_of(None, environ) == "srun"
+    assert launchers.read(None, environ)[0].name == "srun"
 
 
 @pytest.mark.parametrize("text", ["prun", " ", "/usr/bin/srun", 'srun "'])

@@ -609,11 +609,12 @@ class HeldDevice:
             return replace(known, rocm=None, libraries={}, caches={})
         environ = {**os.environ, **side.environment}
         described = fingerprint.collect(environ=environ, chosen=chosen, cwd=side.folder)
-        name = launchers.name_of(self._settings.launcher, environ)
-        if name == launchers.DEFAULT:
+        launcher, _ = launchers.read(self._settings.launcher, environ)
+        if launcher.name == launchers.DEFAULT:
             return described
         # It is a condition of several ranks.
-        return replace(described, variables={**described.variables, launchers.VARIABLE: name})
+        variables = {**described.variables, launchers.VARIABLE: launcher.name}
+        return replace(described, variables=variables)
 
     # ---- several ranks --------------------------------------------------------------------
 

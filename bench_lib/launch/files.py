@@ -70,19 +70,17 @@ LEAST_FREE_BYTES = 2**20
 
 def temporary_folder(shared: str | None = None) -> tempfile.TemporaryDirectory[str]:
     """Make a folder for a worker's files, below ``shared`` if given; raises LaunchError."""
-    try:
+    with temporary_files(shared):
         return scratch(shared)
-    except OSError as error:
-        raise cannot_write(error, shared) from error
 
 
 @contextlib.contextmanager
-def temporary_files() -> Iterator[None]:
+def temporary_files(shared: str | None = None) -> Iterator[None]:
     """Raise LaunchError if a file in such a folder cannot be written."""
     try:
         yield
     except OSError as error:
-        raise cannot_write(error) from error
+        raise cannot_write(error, shared) from error
 
 
 def cannot_write(error: OSError | Fault, shared: str | None = None) -> LaunchError:

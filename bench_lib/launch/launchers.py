@@ -365,28 +365,24 @@ def command_for(
     environ: Mapping[str, str] = os.environ,
     gpus: int | None = None,
 ) -> LaunchCommand:
-    """Return the command that starts ranks, by the launcher in ``text`` or BENCH_LIB_LAUNCHER.
+    """Return the command that starts ranks, by the launcher that ``read`` returns.
 
-    The default is torchrun on this host.  ``gpus`` is the number per host: in a Slurm allocation of
-    several hosts, srun takes as many as the ranks need.  Raises LaunchError if there is no such
-    launcher, or it is not installed.
+    ``gpus`` is the number per host: in a Slurm allocation of several hosts, srun takes as many as
+    the ranks need.  Raises LaunchError if there is no such launcher, or it is not installed.
     """
-    launcher, options = read(_wanted(text, environ))
+    launcher, options = read(text, environ)
     return launcher.command(RanksWanted(ranks, options, python, environ, gpus))
 
 
-def name_of(text: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the name of the launcher that ``command_for`` would take; raises LaunchError."""
-    launcher, _ = read(_wanted(text, environ))
-    return launcher.name
+def read(
+    text: str | None, environ: Mapping[str, str] = os.environ
+) -> tuple[Launcher, tuple[str, ...]]:
+    """Return the launcher in ``text`` or BENCH_LIB_LAUNCHER, and its options; raises LaunchError.
 
-
-def _wanted(text: str | None, environ: Mapping[str, str]) -> str:
-    return text if text is not None else environ.get(VARIABLE) or DEFAULT
-
-
-def read(text: str) -> tuple[Launcher, tuple[str, ...]]:
-    """Return the launcher that a user wrote, and the options for it; raises LaunchError."""
+    The default is torchrun.
+    """
+    if text is None:
+        text = environ.get(VARIABLE) or DEFAULT
     try:
         name, *options = shlex.split(text) or [""]
     except ValueError as error:
@@ -408,16 +404,11 @@ def too_many(command: LaunchCommand, gpus: int | None) -> str | None:
     """
     if command.hosts is None:
         return None
-    if gpus is None:
-        if command.ranks <= MOST_ON_A_CPU:
-            return None
-        return (
-            f"{command.ranks} ranks need {command.ranks} GPUs; there is none, and a CPU runs "
-            f"at most {MOST_ON_A_CPU}"
-        )
-    visible = gpus * command.hosts
-    if command.ranks <= visible:
+    most = MOST_ON_A_CPU if gpus is None else gpus * command.hosts
+    if command.ranks <= most:
         return None
+    need = f"{command.ranks} ranks need {command.ranks} GPUs"
+    if gpus is None:
+        return f"{need}; there is none, and a CPU runs at most {most}"
     where = "" if command.hosts == 1 else f" on {command.hosts} hosts"
-    verb = "is" if visible == 1 else "are"
-    return f"{command.ranks} ranks need {command.ranks} GPUs; {visible} {verb} visible{where}"
+    return f"{need}; {most} {'is' if most == 1 else 'are'} visible{where}"

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from bench_lib.formats import some
-from bench_lib.launch.cache import NO_ROOM
 from bench_lib.launch.faults import (
     CaseFault,
     CaseSkipped,
@@ -31,7 +30,7 @@ from bench_lib.launch.faults import (
     last_lines,
     last_output,
 )
-from bench_lib.launch.files import cannot_write, temporary_folder
+from bench_lib.launch.files import temporary_files, temporary_folder
 from bench_lib.launch.launchers import SHARED_VARIABLE, LaunchCommand, without_ranks
 from bench_lib.launch.started import leashed, signal_all
 from bench_lib.launch.wire import END, write_whole
@@ -134,7 +133,7 @@ class Ranks:
 
     def _order(self, folder: Path, order: Mapping[str, Any]) -> Path:
         """Give the group an order; returns the folder of its answers."""
-        with _writing(self._environ):
+        with temporary_files(self._environ.get(SHARED_VARIABLE)):
             if self._group is None:
                 self._group, self._cases = folder / str(self._groups), 0
                 self._groups += 1
@@ -171,7 +170,7 @@ class Ranks:
         group, self._group = self._group, None
         assert group is not None
         assert self._launched is not None
-        with _writing(self._environ):
+        with temporary_files(self._environ.get(SHARED_VARIABLE)):
             (group / END).touch()
         deadline = time.monotonic() + GRACE_S
         while time.monotonic() < deadline and self._launched.process.poll() is None:
@@ -207,7 +206,7 @@ class _Launched:
 
         def start() -> None:
             try:
-                with _writing(environ):
+                with temporary_files(shared):
                     process = started(argv, self.folder, self.log, environ, cwd=command.folder)
             except BaseException as error:  # noqa: BLE001 - raised where it is waited for
                 launch.set_exception(error)
@@ -266,17 +265,6 @@ def started(
             raise LaunchError(f"cannot start {argv[0]}: {error.strerror}") from error
 
 
-@contextlib.contextmanager
-def _writing(environ: Mapping[str, str]) -> Iterator[None]:
-    """Raise LaunchError if there is no room for the ranks' files."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        raise cannot_write(error, environ.get(SHARED_VARIABLE)) from error
-
-
 def _rank_files(folder: Path, ending: str) -> list[Path]:
     return list(folder.glob(f"rank-*.{ending}"))
 
@@ -319,27 +307,23 @@ class RankFiles:
 
 def read_ranks(answers: Path, ranks: int) -> list[RankFiles]:
     """Return the ranks' files, by rank: their answers to a case, and those of their group."""
-    return [_files_of(answers, rank) for rank in range(ranks)]
-
-
-def _files_of(answers: Path, rank: int) -> RankFiles:
-    group = answers.parent
-    # Before a rank forks its group's process, it imports torch, and logs beside the groups.
-    place = next((folder for folder in (group, group.parent) if _phases(folder, rank)), group)
-    outcome = _text(answers, rank, "json")
-    ended = _text(group, rank, "ended")
-    return RankFiles(
-        rank,
-        outcome=json.loads(outcome) if outcome else None,
-        phases=_phases(place, rank),
-        stack=last_lines(_text(place, rank, "stack")),
-        output=last_output(place / f"rank-{rank}.log"),
-        ended=json.loads(ended) if ended else None,
-    )
-
-
-def _phases(folder: Path, rank: int) -> tuple[str, ...]:
-    return tuple(_text(folder, rank, "phases").splitlines())
+    group, files = answers.parent, []
+    for rank in range(ranks):
+        # Before a rank forks its group's process, it imports torch, and logs beside the groups.
+        place = group if _text(group, rank, "phases") else group.parent
+        outcome = _text(answers, rank, "json")
+        ended = _text(group, rank, "ended")
+        files.append(
+            RankFiles(
+                rank,
+                outcome=json.loads(outcome) if outcome else None,
+                phases=tuple(_text(place, rank, "phases").splitlines()),
+                stack=last_lines(_text(place, rank, "stack")),
+                output=last_output(place / f"rank-{rank}.log"),
+                ended=json.loads(ended) if ended else None,
+            )
+        )
+    return files
 
 
 def _text(folder: Path, rank: int, ending: str) -> str:

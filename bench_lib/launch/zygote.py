@@ -55,6 +55,7 @@ START_LIMIT_S = 300.0
 OPEN_LIMIT_S = 120.0
 STOPPED_LIMIT_S = 30.0
 TURN_LIMIT_S = 10.0
+EXIT_LIMIT_S = 5.0
 CALIBRATION_LIMIT_S = 60.0
 MOST_TRIES = 8
 """Most processes to try; if half are expensive, all eight are once in 256 times."""
@@ -399,9 +400,9 @@ class Zygote:
         output = last_output(self.logs / f"{name}.log")
         raise self._error(f"a worker could not open its device: {cause}\n{output}", code)
 
-    def exit_code(self, name: str, wait_s: float = 5.0) -> int | None:
+    def exit_code(self, name: str) -> int | None:
         """Return how a worker process ended (negative: by that signal); None if unknown."""
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + EXIT_LIMIT_S
         assert self._connection is not None
         with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
             while name not in self._exits:

@@ -18,8 +18,9 @@ from bench_lib.launch.cache import NO_ROOM, cache_folder
 from bench_lib.launch.wire import LOGS_VARIABLE
 from bench_lib.model import UserError
 
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 FOLDERS = {
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    INDUCTOR: "inductor",
     "TRITON_CACHE_DIR": "triton",
     "MIOPEN_USER_DB_PATH": "miopen",
     "MIOPEN_CUSTOM_CACHE_DIR": "miopen-kernels",
@@ -30,7 +31,7 @@ FOLDERS = {
 """Variables that name the caches' folders and files; each is read when it is first needed.
 
 The driver's own cache is missing, because it is opened with the device."""
-COMPILERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+COMPILERS = (INDUCTOR, "TRITON_CACHE_DIR")
 """Those of torch.compile."""
 RUNNERS = (LOGS_VARIABLE, "BENCH_LIB_RANKS")
 """Variables that name the folder of our runner, which removes it if we are killed."""
@@ -66,21 +67,16 @@ def apart(name: str) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder)
-        _remove_unused(folder.parent)
+        for cache in folder.parent.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process removes them, too
+                if time.time() - cache.stat().st_mtime > UNUSED_S:
+                    shutil.rmtree(cache, ignore_errors=True)
     except OSError as error:
         if error.errno in NO_ROOM:
             raise
         own = emptied(COMPILERS)
     with own:
         yield
-
-
-def _remove_unused(folder: Path) -> None:
-    """Remove caches that were not used for some days."""
-    for cache in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another process removes them, too
-            if time.time() - cache.stat().st_mtime > UNUSED_S:
-                shutil.rmtree(cache, ignore_errors=True)
 
 
 def _in(folder: Path, names: Collection[str]) -> contextlib.AbstractContextManager[None]:
@@ -100,9 +96,6 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def make_inductor_folder() -> None:

@@ -24,6 +24,8 @@ CODE = "torch._inductor.codecache"
 DESCENT = "coordinate_descent_tuning"
 TILE = re.compile(r"^( *)([A-Z][A-Z0-9_]*)( *: *tl\.constexpr *= *)([^\n]+)$", re.MULTILINE)
 """A constant of a template, such as ``BLOCK_M : tl.constexpr = 128``."""
+RESOURCES = {"registers": "n_regs", "spills": "n_spills", "shared": "shared"}
+"""What a compiled kernel uses, and Triton's names for that."""
 NO_MODULE, NO_KERNEL = NOTHING_CHOSEN
 NOT_DECIDED = "no kernel has been tuned"
 
@@ -84,12 +86,9 @@ def _choice(kernel: Any) -> Choice:
     kept = {name: value for name, value in sorted(chosen.items()) if isinstance(value, (int, str))}
     key = _key(str(kernel.size_hints), source)
     # As far as Triton knows them for this device.
-    known = {name: getattr(kernel.launchers[0], its, None) for name, its in RESOURCES.items()}
-    resources = {name: value for name, value in known.items() if isinstance(value, int)}
+    values = {name: getattr(kernel.launchers[0], its, None) for name, its in RESOURCES.items()}
+    resources = {name: value for name, value in values.items() if isinstance(value, int)}
     return Choice(key, kept, is_template, resources)
-
-
-RESOURCES = {"registers": "n_regs", "spills": "n_spills", "shared": "shared"}
 
 
 def _constant(text: str) -> int | str:
@@ -135,10 +134,9 @@ def _without_descent(table: Collection[str]) -> Iterator[None]:
     """
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-    tune = getattr(CachingAutotuner, DESCENT, None)
+    tune: Any = getattr(CachingAutotuner, DESCENT, None)
 
     def tune_unless_given(kernel: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
-        assert tune is not None
         if _key(str(kernel.size_hints), str(kernel.fn.src)) not in table:
             return tune(kernel, launcher, *args, **kwargs)
         launcher.config.found_by_coordesc = True

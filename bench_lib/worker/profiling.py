@@ -120,7 +120,7 @@ def traced(
             profiler.export_chrome_trace(str(part))
 
     with profile(
-        activities=_activities(),
+        activities=activities(),
         schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
         on_trace_ready=ready,
         acc_events=True,
@@ -136,7 +136,7 @@ def traced(
 
 def tabled(step: Callable[[], object], iterations: int) -> dict[str, str]:
     """Run so many steps under the profiler; returns tables by CPU, device and memory, by title."""
-    with profile(activities=_activities(), profile_memory=True, acc_events=True) as profiler:
+    with profile(activities=activities(), profile_memory=True, acc_events=True) as profiler:
         for _ in range(iterations):
             step()
         _synchronize()
@@ -150,11 +150,11 @@ def tabled(step: Callable[[], object], iterations: int) -> dict[str, str]:
     }
 
 
-def _activities() -> list[ProfilerActivity]:
-    activities = [ProfilerActivity.CPU]
+def activities() -> list[ProfilerActivity]:
+    """Return what to profile: the host and, if there is one, the device."""
     if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
-    return activities
+        return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    return [ProfilerActivity.CPU]
 
 
 def _processor() -> str:

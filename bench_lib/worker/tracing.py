@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import profile, record_function, schedule
 
 from bench_lib import files
 from bench_lib.launch.launchers import Placement, who_am_i
@@ -20,11 +20,11 @@ from bench_lib.launch.started import die_with_parent
 from bench_lib.launch.wire import MEASURED, ProfileRequest, decode_case, write_whole
 from bench_lib.model import Case
 from bench_lib.worker.clock import Clock
-from bench_lib.worker.measure import MeasuringContext, Steadiness, timed
+from bench_lib.worker.measure import Steadiness, timed
 from bench_lib.worker.process import in_words, kind_of, short_traceback
-from bench_lib.worker.profiling import external_profiler
+from bench_lib.worker.profiling import activities, external_profiler
 from bench_lib.worker.ranks import prepared
-from bench_lib.worker.workloads import UnsupportedError, Workload, build
+from bench_lib.worker.workloads import UnsupportedError, build
 from bench_lib.worker.zygote import leave_at_once
 
 ROWS = 30
@@ -46,7 +46,7 @@ def main(order: Path, out: Path) -> int:
     case, request = decode_case(fields["case"]), ProfileRequest(**fields["asked"])
     die_with_parent()
     place = who_am_i(os.environ)
-    result = TraceFiles(out, "" if place.ranks == 1 else f"_rank{place.rank}")
+    result = _TraceFiles(out, "" if place.ranks == 1 else f"_rank{place.rank}")
     try:
         _profile(case, request, result, place)
     except UnsupportedError as reason:
@@ -63,7 +63,7 @@ def main(order: Path, out: Path) -> int:
     return 0
 
 
-class TraceFiles:
+class _TraceFiles:
     """The files of one rank, and the result that names them."""
 
     def __init__(self, folder: Path, suffix: str) -> None:
@@ -91,7 +91,7 @@ class TraceFiles:
         write_whole(self.path("result.json"), self._result)
 
 
-def _profile(case: Case, request: ProfileRequest, result: TraceFiles, place: Placement) -> None:
+def _profile(case: Case, request: ProfileRequest, result: _TraceFiles, place: Placement) -> None:
     if not request.ranges and (variable := external_profiler()):
         raise UnsupportedError(
             f"{variable} is set, so another profiler is attached, and a GPU supports only one at "
@@ -102,35 +102,30 @@ def _profile(case: Case, request: ProfileRequest, result: TraceFiles, place: Pla
         raise UnsupportedError("an external profiler needs a GPU, and torch sees none")
     result.add(steps=request.steps, **facts)
 
+    clock = context.clock
     result.enter("build")
     with contextlib.closing(build(case, context.setting)) as workload:
-        _profile_steps(workload, context, request, result)
+        step = workload.step
+        result.problems += workload.warnings
+        result.enter("first step")
+        first_step_s = timed(clock, step, 1)
+        workload.first_step_done()
+        result.add(first_step_s=first_step_s)
+        result.enter("warm up")
+        steady = Steadiness(WARMUP_S, MOST_WARMUP_S)
+        steady.warm_up(clock, step, first_step_s, context.agree)
 
-
-def _profile_steps(
-    workload: Workload, context: MeasuringContext, request: ProfileRequest, result: TraceFiles
-) -> None:
-    clock = context.clock
-    result.problems += workload.warnings
-    result.enter("first step")
-    first_step_s = timed(clock, workload.step, 1)
-    workload.first_step_done()
-    result.add(first_step_s=first_step_s)
-    result.enter("warm up")
-    steady = Steadiness(WARMUP_S, MOST_WARMUP_S)
-    steady.warm_up(clock, workload.step, first_step_s, context.agree)
-
-    result.enter("profile")
-    clock.reset_peak()
-    if request.ranges:
-        _in_ranges(workload.step, clock, request.steps)
-        steps = 1 + steady.steps + request.steps
-        result.add(peak_memory_bytes=clock.peak_bytes(), steps_in_all=steps)
-    else:
-        # As many as are profiled, unless they take long; the same number on all ranks.
-        plain = max(1, min(request.steps, int(MOST_PLAIN_S / max(steady.blocks[-1], 1e-9))))
-        result.add(plain_step_s=timed(clock, workload.step, plain) / plain)
-        _traced(workload.step, clock, request, result)
+        result.enter("profile")
+        clock.reset_peak()
+        if request.ranges:
+            _in_ranges(step, clock, request.steps)
+            steps = 1 + steady.steps + request.steps
+            result.add(peak_memory_bytes=clock.peak_bytes(), steps_in_all=steps)
+        else:
+            # As many as are profiled, unless they take long; the same number on all ranks.
+            plain = max(1, min(request.steps, int(MOST_PLAIN_S / max(steady.blocks[-1], 1e-9))))
+            result.add(plain_step_s=timed(clock, step, plain) / plain)
+            _traced(step, clock, request, result)
 
 
 def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
@@ -148,17 +143,14 @@ def _in_ranges(step: Callable[[], object], clock: Clock, steps: int) -> None:
 
 
 def _traced(
-    step: Callable[[], object], clock: Clock, request: ProfileRequest, result: TraceFiles
+    step: Callable[[], object], clock: Clock, request: ProfileRequest, result: _TraceFiles
 ) -> None:
     """Trace the steps without shapes, memory and stacks, which would slow the host several times.
 
     The timeline would show a device that waits for it.
     """
-    activities = [ProfilerActivity.CPU]
-    if clock.asynchronous:
-        activities.append(ProfilerActivity.CUDA)
     with profile(
-        activities=activities,
+        activities=activities(),
         schedule=schedule(wait=0, warmup=1, active=request.steps, repeat=1),
         acc_events=True,
     ) as profiler:
