@@ -72,10 +72,7 @@ with importing_torch():
 device.versions()
 registry.networks()
 cpu, seen = device.open_device()
-alone = measure.MeasuringContext(
-    Setting(cpu), clock_of(cpu), "alone",
-    cache_state=device.compile_cache_state, forget=device.forget_compiled,
-)
+alone = measure.MeasuringContext(Setting(cpu), clock_of(cpu), "alone")
 at_once = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, measure_s=0)
 for task in ("infer", "train"):
     params = {"network": "squeezenet1_1", "batch_size": 1, "image_size": 32, "task": task}

@@ -210,7 +210,7 @@ def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
     monkeypatch.setattr(process, "measure", lambda case, _: make_measurement(case_id=case.id))
     case = make_case(workload="operator", params={"op": "gemm", "precision": precision})
     clock = SimpleNamespace(release=lambda: None)
-    lent = MeasuringContext(setting=Setting(CPU), clock=clock, context_id="c", forget=lambda: None)
+    lent = MeasuringContext(setting=Setting(CPU), clock=clock, context_id="c")
     return process.answer({"measure": asdict(case), "prove": True}, lent)
 
 

@@ -18,8 +18,8 @@ from bench_lib.model import Choice, Choices, Limits, ProcessSummary, Status
 from bench_lib.verdict import judge
 from bench_lib.verdict.evidence import Evidence, Pairing
 from bench_lib.verdict.metrics import summarise
-from bench_lib.worker import exact
-from bench_lib.worker.device import forget_compiled
+from bench_lib.worker import graph as graphs
+from bench_lib.worker.device import compiler_counts, forget_compiled
 
 # ---- where they come from ---------------------------------------------------------------------
 
@@ -31,17 +31,17 @@ def test_the_compilers_counts_are_those_of_the_case() -> None:
         return x * 2
 
     forget_compiled()
-    assert exact.of_compiler() in ({}, {"recompilations": 0, "graph_breaks": 0})
+    assert compiler_counts() in ({}, {"recompilations": 0, "graph_breaks": 0})
     compiled = torch.compile(step, backend="eager", dynamic=False)
     with one_thread():
         compiled(torch.ones(2))
-        first = exact.of_compiler()
+        first = compiler_counts()
         compiled(torch.ones(3))
     assert first == {"recompilations": 0, "graph_breaks": 1}
-    again = exact.of_compiler()
+    again = compiler_counts()
     assert again["recompilations"] == 2  # what is before the break, and what is behind it
     forget_compiled()
-    assert exact.of_compiler() == {"recompilations": 0, "graph_breaks": 0}
+    assert compiler_counts() == {"recompilations": 0, "graph_breaks": 0}
 
 
 class Graph:
@@ -64,9 +64,9 @@ def test_a_recorded_graph_is_counted_by_the_driver(failed, expected, monkeypatch
         number._obj.value = 42
         return failed
 
-    monkeypatch.setattr(exact, "_counting", lambda _maps: count)
+    monkeypatch.setattr(graphs, "_counting", lambda _maps: count)
     graph: Any = Graph()
-    assert exact.nodes(graph) == expected
+    assert graphs._nodes(graph) == expected
     assert graph.is_ready
 
 
@@ -74,9 +74,9 @@ def test_a_graph_that_cannot_be_counted_can_be_replayed(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     maps.write_text("7f-80 r-xp 00000000 08:01 1  /usr/lib/libc.so.6\n")
     for graph in (Graph(), Graph(is_kept=False)):
-        assert exact.nodes(graph, maps) is None  # type: ignore[arg-type]
+        assert graphs._nodes(graph, maps) is None  # type: ignore[arg-type]
         assert graph.is_ready
-    assert exact.nodes(SimpleNamespace(), maps) is None  # type: ignore[arg-type]
+    assert graphs._nodes(SimpleNamespace(), maps) is None  # type: ignore[arg-type]
 
 
 # ---- how they are said ------------------------------------------------------------------------

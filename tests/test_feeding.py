@@ -15,11 +15,11 @@ from bench_lib.worker import host
 from bench_lib.worker.workload import Setting
 from bench_lib.worker.workloads.cifar import Transforms, transforms_of
 from bench_lib.worker.workloads.datasets import Data, Split
-from bench_lib.worker.workloads.feeding import Shape, feed_of
+from bench_lib.worker.workloads.feeding import feed_of
 
 CPU = torch.device("cpu")
 IMAGES = 24
-SHAPE = Shape(4, 28, torch.float32, torch.contiguous_format)
+SIZES = (4, 1, 28, 28)
 
 
 # ---- transforms ---------------------------------------------------------------------------
@@ -67,7 +67,7 @@ AS_IT_IS = Transforms(*[lambda given: v2.functional.to_image(given).float()] * 2
 
 def feed(kind: str, *, ranks: int = 1, rank: int = 0, **more):
     setting = Setting(CPU, rank=rank, local_rank=rank, ranks=ranks)
-    return feed_of(kind, numbered(), AS_IT_IS, SHAPE, setting, **more)
+    return feed_of(kind, numbered(), AS_IT_IS, torch.empty(SIZES), setting, **more)
 
 
 def drawn(source, steps: int) -> list[int]:
@@ -89,8 +89,8 @@ def test_images_and_targets_stay_together_and_in_their_place(kind, more):
 
 
 def test_a_batch_is_as_the_network_takes_it():
-    shape = Shape(4, 28, torch.bfloat16, torch.channels_last)
-    source = feed_of("device", numbered(), AS_IT_IS, shape, Setting(CPU))
+    place = torch.empty(SIZES, dtype=torch.bfloat16, memory_format=torch.channels_last)
+    source = feed_of("device", numbered(), AS_IT_IS, place, Setting(CPU))
     source.fetch()
     assert source.images.dtype == torch.bfloat16
     assert source.images.is_contiguous(memory_format=torch.channels_last)

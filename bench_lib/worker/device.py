@@ -287,3 +287,18 @@ def compile_cache_state() -> str | None:
     if hits and misses:
         return "mixed"
     return "warm" if hits else "cold" if misses else None
+
+
+def compiler_counts() -> dict[str, int]:
+    """Return Dynamo's graph breaks and recompilations since its reset; empty if it is unused.
+
+    ``torch._dynamo`` is private: counts that a version stores elsewhere are left out.
+    """
+    counts: dict[str, int] = {}
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    with contextlib.suppress(AttributeError, TypeError):
+        compilations = frames.FRAME_COMPILE_COUNTER.values()
+        counts["recompilations"] = sum(count - 1 for count in compilations)
+        counts["graph_breaks"] = sum(utils.counters["graph_break"].values())
+    return counts

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-
-from bench_lib.worker import exact
 
 WARMUP = 3
 """Steps on the side stream before the one that is recorded, as torch's notes on graphs ask."""
@@ -64,7 +64,7 @@ def recorded(
     fastest is lent; the others' memory is freed.  Such a step's answer has to include everything
     that it leaves in its graph.
     """
-    graphs = [exact.countable()]
+    graphs = [_countable()]
     side = side or torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     try:
@@ -76,7 +76,7 @@ def recorded(
             with contextlib.suppress(RuntimeError):  # such as too little memory
                 wanted = 1 + again if again and _is_small(recordings[0]) else 1
                 while len(graphs) < wanted:
-                    graphs.append(exact.countable())
+                    graphs.append(_countable())
                     recordings.append(_record(step, graphs[-1], side))
         chosen = _fastest(recordings) if len(recordings) > 1 else recordings[0]
         del recordings  # and the others' answers, which lie in their memory
@@ -142,7 +142,43 @@ def _record(
         _stop_allocating_to(pool)
         _broken.append(graph)  # the allocator of pinned memory keeps asking it
         raise
-    return Recording(graph, answer, side, exact.nodes(graph))
+    return Recording(graph, answer, side, _nodes(graph))
+
+
+def _countable() -> torch.cuda.CUDAGraph:
+    """Return an empty graph that ``_nodes`` can count once it is recorded, from torch 2.8 on."""
+    try:
+        return torch.cuda.CUDAGraph(keep_graph=True)
+    except TypeError:
+        return torch.cuda.CUDAGraph()
+
+
+def _nodes(graph: torch.cuda.CUDAGraph, maps: Path = Path("/proc/self/maps")) -> int | None:
+    """Return how many kernels, copies and fills a recorded graph holds; None if unknown.
+
+    The graph can be replayed afterwards.
+    """
+    try:
+        raw = ctypes.c_void_p(graph.raw_cuda_graph())
+    except (AttributeError, RuntimeError):  # not kept: it is instantiated already
+        return None
+    graph.instantiate()
+    try:
+        count, number = _counting(maps), ctypes.c_size_t()
+        failed = count(raw, None, ctypes.byref(number))
+    except (AttributeError, OSError, StopIteration):
+        return None
+    return None if failed else number.value
+
+
+def _counting(maps: Path) -> Any:
+    """Return the function that counts, from the driver's library that this process has loaded."""
+    loaded = [line.split(maxsplit=5)[-1] for line in maps.read_text(errors="replace").splitlines()]
+    name, function = ("libamdhip64.so", "hipGraphGetNodes")
+    if torch.version.hip is None:
+        name, function = ("libcuda.so", "cuGraphGetNodes")
+    path = next(path for path in loaded if Path(path).name.startswith(name))
+    return getattr(ctypes.CDLL(path), function)
 
 
 def _stop_allocating_to(pool: Any) -> None:

@@ -36,9 +36,12 @@ def forget_peak(proc: Path = PROC) -> None:
 
 def peak_bytes(proc: Path = PROC, first: int | None = None) -> int | None:
     """Return the sum of the family's peaks of memory; None if unknown."""
-    peaks = [_peak(proc / str(pid)) for pid in family(proc, first)]
-    known = [peak for peak in peaks if peak is not None]
-    return sum(known) if known else None
+    peaks = []
+    for pid in family(proc, first):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            lines = (proc / str(pid) / "status").read_text().splitlines()
+            peaks += [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return sum(peaks) if peaks else None
 
 
 def cpu_s(
@@ -74,14 +77,6 @@ def _stat(folder: Path) -> list[str]:
         return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def _peak(folder: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in (folder / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 def leave_a_stack() -> None:

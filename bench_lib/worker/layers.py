@@ -22,10 +22,6 @@ TOP = 10
 """Layers that DeepSpeed lists at each depth."""
 
 
-class NoProfilerError(UserError):
-    """DeepSpeed's profiler cannot be imported."""
-
-
 def profile(
     network: nn.Module,
     batch: Tensor,
@@ -39,7 +35,7 @@ def profile(
 
     ``batch`` is (n, ...), as the network takes it.  The network runs on its device, in its current
     mode and under ``autocast``; ``profile_step`` and ``ranks`` are only printed.  Raises
-    NoProfilerError without DeepSpeed, and whatever the network or the profiler raises.
+    UserError without DeepSpeed, and whatever the network or the profiler raises.
     """
     # Those attributes of DeepSpeed's training engine that the profiler prints.
     engine = SimpleNamespace(
@@ -80,7 +76,7 @@ def _deepspeed() -> Any:
             warnings.simplefilter("ignore")
             return importlib.import_module("deepspeed.profiling.flops_profiler.profiler")
     except Exception as error:  # its import looks for compilers, and may fail in many ways
-        raise NoProfilerError(
+        raise UserError(
             f"DeepSpeed's profiler cannot be imported ({error}); pip install deepspeed"
         ) from error
     finally:

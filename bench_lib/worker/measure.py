@@ -27,10 +27,10 @@ from bench_lib.model import (
     Sampling,
     StepCounts,
 )
-from bench_lib.worker import caches, choices, exact, host
+from bench_lib.worker import caches, choices, host
 from bench_lib.worker.bursts import InBursts, in_bursts
 from bench_lib.worker.clock import Clock
-from bench_lib.worker.device import compile_cache_state, forget_compiled
+from bench_lib.worker.device import compile_cache_state, compiler_counts, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
 from bench_lib.worker.workloads import Setting, Workload, build
 from bench_lib.worker.workloads.compilation import Recorded
@@ -198,16 +198,12 @@ class MeasuringContext:
     """Called with the seconds that the case still takes, when a first step or the warm-up tells."""
     agree: Callable[[float], float] = lambda value: value
     """Makes ranks take the same decision: returns the largest of all ranks' values."""
-    cache_state: Callable[[], str | None] = compile_cache_state
-    """The state of the compiler's caches since ``forget``."""
     give_way: Callable[[], None] = lambda: None
     """Lets another process use the device for a moment; see docs/architecture.md."""
     prepare: Callable[[Workload], Workload] = lambda workload: workload
     """Lets a caller profile the steps; what it adds is measured too."""
     brief: bool = False
     """Warm up eager cases on a CPU by one step: nothing is recorded, and nobody gives way."""
-    forget: Callable[[], None] = forget_compiled
-    """Drops compiled code of the previous case, so that no case inherits its guards."""
 
 
 def measure(case: Case, context: MeasuringContext) -> Measurement:
@@ -242,21 +238,21 @@ def on_threads(count: int) -> Iterator[None]:
 def cleaned(context: MeasuringContext) -> Iterator[None]:
     """Remove everything of a case, before and after: compiled code, tensors, cached memory.
 
-    Garbage collections skip the objects from before a case: once torch has compiled, looking at
-    them took 0.2 s each time.
+    No case inherits the guards of the previous one's code.  Garbage collections skip the objects
+    from before a case: once torch has compiled, looking at them took 0.2 s each time.
     """
-    _clean(context)
+    _clean(context.clock)
     gc.freeze()
     try:
         yield
     finally:
-        _clean(context)
+        _clean(context.clock)
 
 
-def _clean(context: MeasuringContext) -> None:
-    context.forget()
+def _clean(clock: Clock) -> None:
+    forget_compiled()
     gc.collect()
-    context.clock.release()
+    clock.release()
 
 
 def _measure(case: Case, context: MeasuringContext) -> Measurement:
@@ -278,7 +274,7 @@ def _measured(
     context.phase(FIRST_STEP)
     first_step_s = timed(clock, workload.step, 1)
     workload.first_step_done()
-    cache = context.cache_state() if workload.compiled else None
+    cache = compile_cache_state() if workload.compiled else None
 
     steady = _warmed_up(sampling, context, workload, first_step_s)
     if not steady.is_steady:
@@ -321,10 +317,10 @@ def _measured(
         device = device_time(clock, workload.step, step_s)
         warnings += device.warnings if host_bound else []
 
-    exact_counts = exact.of_compiler() if workload.compiled else {}
+    exact = compiler_counts() if workload.compiled else {}
     nodes = workload.step.nodes if isinstance(workload.step, Recorded) else device.nodes
     if nodes is not None:
-        exact_counts["kernels"] = nodes
+        exact["kernels"] = nodes
 
     numerics, counts = _checked(sampling, context, workload)
     if numerics is not None and not numerics.finite:
@@ -361,7 +357,7 @@ def _measured(
         portions_s={name: statistics.median(times) for name, times in portions.items()},
         own_s=_own_times(portions, workload.waits) if context.setting.ranks > 1 else [],
         training=training,
-        exact=exact_counts,
+        exact=exact,
         documents=[] if workload.documents is None else workload.documents(),
         peak_host_bytes=host_peak,
         cpu_s=stretch.cpu_s,

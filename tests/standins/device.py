@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -211,11 +212,14 @@ class Device:
         case = Case("scripted", f"{__name__}:scripted", {}, sampling=sampling)
         defaults = {
             "phase": lambda name: self.log.append(f"phase {name}"),
-            "forget": lambda: self.log.append("forget"),
-            "cache_state": lambda: self.log.append("read cache state"),
             "give_way": lambda: self.log.append("give way"),
         }
-        return measure(case, self.context(**{**defaults, **context}))
+        with mock.patch.multiple(
+            "bench_lib.worker.measure",
+            forget_compiled=lambda: self.log.append("forget"),
+            compile_cache_state=lambda: self.log.append("read cache state"),
+        ):
+            return measure(case, self.context(**{**defaults, **context}))
 
     def context(self, **fields: Any) -> MeasuringContext:
         """Stand for the device and for everything that a workload is built with."""

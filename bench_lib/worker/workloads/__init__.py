@@ -8,7 +8,6 @@ that does one step.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 from bench_lib.model import Case
@@ -38,7 +37,13 @@ def build(case: Case, setting: Setting) -> Workload:
     params = case.params
     if case.launch.strong:  # the ranks share a batch
         params = {**params, "batch_size": int(params["batch_size"]) // setting.ranks}
-    built: Any = _factory(case.workload)(setting, **params)
+    module, colon, attribute = NAMED.get(case.workload, case.workload).partition(":")
+    if not colon:
+        raise LookupError(
+            f"no workload {case.workload!r}; choose from {', '.join(NAMED)}, or "
+            "package.module:factory"
+        )
+    built: Any = getattr(importlib.import_module(module), attribute)(setting, **params)
     if isinstance(built, Workload):
         return built
     if not callable(built):
@@ -47,13 +52,3 @@ def build(case: Case, setting: Setting) -> Workload:
             "a function that runs one step, or a Workload"
         )
     return Workload(step=built)
-
-
-def _factory(name: str) -> Callable[..., Any]:
-    module, colon, attribute = NAMED.get(name, name).partition(":")
-    if not colon:
-        raise LookupError(
-            f"no workload {name!r}; choose from {', '.join(NAMED)}, or package.module:factory"
-        )
-    factory: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return factory

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -22,17 +21,6 @@ from bench_lib.worker.workloads.cifar import Transforms
 from bench_lib.worker.workloads.datasets import Data, Split
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The shape of a network's input."""
-
-    batch_size: int
-    """Images per step of this rank."""
-    image_size: int
-    dtype: torch.dtype
-    layout: torch.memory_format
-
-
 class Feed:
     """A source of batches; the base class has one fixed batch of the data, not augmented."""
 
@@ -42,22 +30,17 @@ class Feed:
     """Batches that arrive together, one from each of a loader's processes."""
 
     def __init__(
-        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting
+        self, split: Split, transforms: Transforms, place: Tensor, setting: Setting
     ) -> None:
-        """Put this rank's first batch in its place."""
+        """Put this rank's first batch in its place, (n, channels, side, side)."""
         self.transforms, self.setting = transforms, setting
-        self.batch_size = shape.batch_size
         self.warnings: list[str] = []
-        channels = split.images.shape[-1]
-        sizes = (shape.batch_size, channels, shape.image_size, shape.image_size)
-        device = setting.device
-        self.images = torch.empty(sizes, dtype=shape.dtype, device=device)
-        self.images = self.images.contiguous(memory_format=shape.layout)
-        """(n, channels, side, side), as the network takes them."""
-        self.targets = torch.empty(shape.batch_size, dtype=torch.int64, device=device)
+        self.images = place
+        self.batch_size = len(place)
+        self.targets = torch.empty(self.batch_size, dtype=torch.int64, device=setting.device)
         """(n,)."""
-        indices = torch.arange(shape.batch_size) + setting.rank * shape.batch_size
-        images, targets = on_device(split, device, indices % len(split))
+        indices = torch.arange(self.batch_size) + setting.rank * self.batch_size
+        images, targets = on_device(split, setting.device, indices % len(split))
         self.put(transforms.plain(images), targets)
 
     def put(self, images: Tensor, targets: Tensor) -> None:
@@ -79,24 +62,25 @@ def feed_of(
     kind: str,
     data: Data,
     transforms: Transforms,
-    shape: Shape,
+    place: Tensor,
     setting: Setting,
     *,
     workers: int = 0,
 ) -> Feed:
     """Return a feed, ``fixed``, ``device`` or ``loader``; ``workers`` are a loader's processes.
 
-    Raises ValueError if an epoch has less than one step.
+    Its ``place`` is a batch as the network takes it, (n, channels, side, side).  Raises ValueError
+    if an epoch has less than one step.
     """
-    if kind != "fixed" and len(data.train) < shape.batch_size * setting.ranks:
+    if kind != "fixed" and len(data.train) < len(place) * setting.ranks:
         raise ValueError(
-            f"a step needs {setting.ranks} x {shape.batch_size} images, but there are only "
+            f"a step needs {setting.ranks} x {len(place)} images, but there are only "
             f"{len(data.train)} for training"
         )
     if kind == "loader":
-        return _Loader(data.train, transforms, shape, setting, workers=workers)
+        return _Loader(data.train, transforms, place, setting, workers=workers)
     feed = _OnDevice if kind == "device" else Feed
-    return feed(data.train, transforms, shape, setting)
+    return feed(data.train, transforms, place, setting)
 
 
 def on_device(
@@ -112,11 +96,11 @@ class _OnDevice(Feed):
     """The whole data set on the device, shuffled every epoch and augmented batch by batch."""
 
     def __init__(
-        self, split: Split, transforms: Transforms, shape: Shape, setting: Setting
+        self, split: Split, transforms: Transforms, place: Tensor, setting: Setting
     ) -> None:
-        super().__init__(split, transforms, shape, setting)
+        super().__init__(split, transforms, place, setting)
         self._images, self._targets = on_device(split, setting.device)
-        self.steps_per_epoch = len(split) // setting.ranks // shape.batch_size
+        self.steps_per_epoch = len(split) // setting.ranks // self.batch_size
         self._generator = torch.Generator(setting.device)
         self.rewind()
 
@@ -166,12 +150,12 @@ class _Loader(Feed):
         self,
         split: Split,
         transforms: Transforms,
-        shape: Shape,
+        place: Tensor,
         setting: Setting,
         *,
         workers: int,
     ) -> None:
-        super().__init__(split, transforms, shape, setting)
+        super().__init__(split, transforms, place, setting)
         if not workers:
             self.warnings.append("no loader workers: the training process loads the data too")
         self.at_once = max(1, workers)
@@ -184,7 +168,7 @@ class _Loader(Feed):
             warnings.simplefilter("always")
             loader: DataLoader[Any] = DataLoader(
                 samples,
-                batch_size=shape.batch_size,
+                batch_size=self.batch_size,
                 sampler=self._sampler,
                 num_workers=workers,
                 pin_memory=setting.device.type == "cuda",
@@ -195,7 +179,7 @@ class _Loader(Feed):
             )
         self.warnings += [str(warning.message) for warning in caught]
         self._loader: DataLoader[Any] | None = loader
-        self.steps_per_epoch = len(self._sampler) // shape.batch_size
+        self.steps_per_epoch = len(self._sampler) // self.batch_size
         self._batches: Iterator[Any] | None = None
         self._epoch = 0
         self.rewind()

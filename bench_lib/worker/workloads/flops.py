@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 APART = "apart"
@@ -115,13 +116,13 @@ class _Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         answer = func(*args, **kwargs)
-        operands = list(tensors_in((args, kwargs)))
+        operands = _tensors_in((args, kwargs))
         formula = self._formulas.get(func.overloadpacket)
         if formula is not None:
             flops = formula(*args, **kwargs, out_val=answer)
             is_apart = _overlap(self._apart, operands)
             self.flops[APART if is_apart else func.overloadpacket.__name__] += flops
-        self.move(_moved(func, operands, list(tensors_in(answer))))
+        self.move(_moved(func, operands, _tensors_in(answer)))
         return answer
 
     def move(self, tensors: Iterable[Tensor]) -> None:
@@ -157,15 +158,8 @@ def _distinct(tensor: Tensor) -> int:
     )
 
 
-def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Yield the tensors, of any shape, in nested lists, tuples and dictionaries."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for branch in tree:
-            yield from tensors_in(branch)
-    elif isinstance(tree, dict):
-        yield from tensors_in(list(tree.values()))
+def _tensors_in(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 class _Attention(torch.autograd.Function):
@@ -208,7 +202,7 @@ def _whole_attention(counting: _Counting) -> Iterator[None]:
         *_: Any,
         **__: Any,
     ) -> Any:
-        counting.move(tensors_in([attn_mask]))
+        counting.move(_tensors_in(attn_mask))
         return _Attention.apply(counting, query, key, value)
 
     own = functional.scaled_dot_product_attention

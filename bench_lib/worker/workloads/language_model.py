@@ -4,7 +4,7 @@
 each sequence, one per step.  Tokens are random and stay on the device, and weights stay as they
 are, as in ``networks``.
 
-With DDP each rank has all weights and gradients are averaged; ``dividing`` has FSDP2.
+With DDP each rank has all weights and gradients are averaged; with FSDP2 each has a part.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from bench_lib.formulas.transformer import GENERATED, SIZES, Size
 from bench_lib.model import QUANTIZED, Numerics
 from bench_lib.worker.device import require_memory
 from bench_lib.worker.workload import Setting, Workload
-from bench_lib.worker.workloads.dividing import FullyShard
 from bench_lib.worker.workloads.flops import Amount, counted
-from bench_lib.worker.workloads.llama import Llama
+from bench_lib.worker.workloads.llama import FullyShard, Llama
 from bench_lib.worker.workloads.networks import SEED
 from bench_lib.worker.workloads.steps import (
     BuiltNetwork,

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench_lib.formulas.transformer import DEVIATION, Experts, Size
-from bench_lib.worker.workload import UnsupportedError
-from bench_lib.worker.workloads.dividing import FullyShard
+from bench_lib.worker.device import AUTOCAST
+from bench_lib.worker.workload import Setting, UnsupportedError
+from bench_lib.worker.workloads.compilation import arguments_of
 
 EPSILON = 1e-5
 
@@ -44,7 +45,7 @@ def turn(heads: Tensor, by: Tensor) -> Tensor:
     return torch.addcmul(heads * cosine, heads.roll(heads.shape[-1] // 2, -1), sine)
 
 
-class Cache(nn.Module):
+class _Cache(nn.Module):
     """Keys and values of a block for earlier tokens, (batch, heads, room, head_width)."""
 
     keys: Tensor
@@ -57,12 +58,11 @@ class Cache(nn.Module):
         self.register_buffer("values", torch.zeros_like(like), persistent=False)
 
     def put(self, positions: Tensor, key: Tensor, value: Tensor) -> None:
-        """Keep the keys and values of some positions, (length,)."""
         self.keys.index_copy_(2, positions, key)
         self.values.index_copy_(2, positions, value)
 
 
-def attend_one(query: Tensor, cache: Cache, bias: Tensor) -> Tensor:
+def attend_one(query: Tensor, cache: _Cache, bias: Tensor) -> Tensor:
     """Attend from one token a sequence, (batch, heads, 1, head_width), to the cache.
 
     ``bias``, (room,), is minus infinity where nothing is kept yet.  Queries that share keys are the
@@ -98,7 +98,7 @@ class Attention(nn.Module):
         self.group = size.heads // size.kv_heads
         self.inputs = linear(size.width, size.width + 2 * size.kv_width)
         self.output = linear(size.width, size.width, depth=2 * size.layers)
-        self.cache: Cache | None = None
+        self.cache: _Cache | None = None
 
     def heads(self, stream: Tensor, by: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys, turned, and values, (batch, heads, length, head_width).
@@ -126,11 +126,10 @@ class Attention(nn.Module):
         return cast("Tensor", self.output(answer.transpose(1, 2).flatten(2)))
 
 
-class SwiGLU(nn.Module):
+class _SwiGLU(nn.Module):
     """Two layers with a gate; each row of the gate lies beside its row of the first layer."""
 
     def __init__(self, width: int, hidden: int, depth: int) -> None:
-        """Take fresh weights."""
         super().__init__()
         self.inputs = linear(width, 2 * hidden)
         self.output = linear(hidden, width, depth)
@@ -165,7 +164,7 @@ class MixtureOfExperts(nn.Module):
         nn.init.normal_(self.inputs, std=DEVIATION)
         nn.init.normal_(self.output, std=DEVIATION / math.sqrt(depth))
         inner = experts.shared * experts.hidden
-        self.shared = SwiGLU(width, inner, depth) if inner else None
+        self.shared = _SwiGLU(width, inner, depth) if inner else None
 
     def forward(self, stream: Tensor) -> Tensor:
         """Return (batch, length, width) for the same; nothing is copied to the host."""
@@ -186,18 +185,17 @@ class MixtureOfExperts(nn.Module):
         return total.view_as(stream)
 
 
-class LlamaBlock(nn.Module):
+class _LlamaBlock(nn.Module):
     """Attention, then SwiGLU or experts, both added to the residual stream."""
 
     def __init__(self, size: Size, layer: int) -> None:
-        """Take fresh weights."""
         super().__init__()
         width, depth, experts = size.width, 2 * size.layers, size.experts
         self.attention_norm = nn.RMSNorm(width, eps=EPSILON)
         self.attention = Attention(size)
         self.mlp_norm = nn.RMSNorm(width, eps=EPSILON)
         if experts is None or layer < experts.dense_layers:
-            self.mlp: nn.Module = SwiGLU(width, size.hidden, depth)
+            self.mlp: nn.Module = _SwiGLU(width, size.hidden, depth)
         else:
             self.mlp = MixtureOfExperts(width, experts, depth)
 
@@ -205,6 +203,37 @@ class LlamaBlock(nn.Module):
         """Return the stream, (batch, length, width), with this block's part added."""
         stream = stream + self.attention(self.attention_norm(stream), where)
         return cast("Tensor", stream + self.mlp(self.mlp_norm(stream)))
+
+
+class FullyShard:
+    """FSDP2: no rank ever holds a whole network.  Blocks are compiled before they are sharded.
+
+    Under ``amp-bf16`` weights are stored in FP32 and gathered in bf16, and gradients are averaged
+    in FP32.
+    """
+
+    def __init__(self, precision: str, compile_mode: str, setting: Setting) -> None:
+        """Have all ranks meet."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        self._mesh = init_device_mesh(setting.device.type, (setting.ranks,))
+        self._mode = compile_mode
+        self._policy = MixedPrecisionPolicy()
+        if precision in AUTOCAST:
+            self._policy = MixedPrecisionPolicy(AUTOCAST[precision], torch.float32)
+
+    def block(self, block: nn.Module) -> None:
+        """Compile a block just built, if the case says so, and keep this rank's part of it."""
+        if self._mode != "eager":
+            block.compile(**arguments_of(self._mode, ""))
+        self.shard(block)
+
+    def shard(self, part: nn.Module) -> None:
+        """Keep this rank's part of whatever in a module is not sharded yet."""
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(part, mesh=self._mesh, mp_policy=self._policy)
 
 
 class Llama(nn.Module):
@@ -231,7 +260,7 @@ class Llama(nn.Module):
         self.tokens.to(dtype)
         self.blocks = nn.ModuleList()
         for layer in range(size.layers):
-            self.blocks.append(LlamaBlock(size, layer).to(dtype))
+            self.blocks.append(_LlamaBlock(size, layer).to(dtype))
             if division is not None:
                 division.block(self.blocks[-1])
         self.norm = nn.RMSNorm(size.width, eps=EPSILON).to(dtype)
@@ -295,4 +324,4 @@ class Llama(nn.Module):
         self.room = room
         empty = self.norm.weight.new_empty(batch_size, self.kv_heads, room, self.head_width)
         for attention in [m for m in self.modules() if isinstance(m, Attention)]:
-            attention.cache = Cache(empty)
+            attention.cache = _Cache(empty)

@@ -155,10 +155,7 @@ class OperatorCall:
     """The call's results, or parts of them, each with its reference in a wider precision."""
 
 
-_LACKS = (
-    *("not implemented for", "only supported on"),
-    *("No available kernel", "No viable backend"),
-)
+_LACKS = ("not implemented for", "only supported on", "No available kernel", "No viable backend")
 
 
 def _step(calls: list[OperatorCall], per_step: int) -> Callable[[], None]:
@@ -268,7 +265,7 @@ class _Function:
         return OperatorCall(lambda: compute(*inputs), self._answers)
 
     def backward(self, gradient: Tensor) -> OperatorCall:
-        gradients = _Backward(self.compute, self.inputs, gradient)
+        gradients = _backward(self.compute, self.inputs, gradient)
         return OperatorCall(gradients, lambda: self._gradients(gradient))
 
     def _answers(self) -> Pairs:
@@ -277,36 +274,35 @@ class _Function:
             return [(self.compute(*self.inputs), exact(*self._widened()))]
 
     def _gradients(self, gradient: Tensor) -> Pairs:
-        answers = _Backward(self.compute, self.inputs, gradient)()
-        exact = _Backward(self.exact or self.compute, self._widened(), gradient.to(self.wide))
+        answers = _backward(self.compute, self.inputs, gradient)()
+        exact = _backward(self.exact or self.compute, self._widened(), gradient.to(self.wide))
         return list(zip(answers, exact(), strict=True))
 
     def _widened(self) -> tuple[Tensor, ...]:
         return tuple(operand.detach().to(self.wide) for operand in self.inputs)
 
 
-class _Backward:
-    """Computes the gradients of one forward pass, again and again.
+def _backward(
+    compute: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor
+) -> Callable[[], tuple[Tensor, ...]]:
+    """Return a function that computes the gradients of one forward pass, again and again.
 
     Torch runs a backward pass in the stream of its forward pass, so the forward pass is repeated
     when the stream changes: while a graph is recorded, and afterwards.
     """
+    inputs = tuple(operand.detach().requires_grad_() for operand in inputs)
+    output: Tensor | None = None
+    stream_before: int | None = None
 
-    def __init__(
-        self, compute: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor
-    ) -> None:
-        self._compute = compute
-        self._inputs = tuple(operand.detach().requires_grad_() for operand in inputs)
-        self._gradient = gradient
-        self._output: Tensor | None = None
-        self._stream: int | None = None
+    def gradients() -> tuple[Tensor, ...]:
+        nonlocal output, stream_before
+        stream = torch.cuda.current_stream().cuda_stream if gradient.is_cuda else 0
+        if output is None or stream != stream_before:
+            output, stream_before = None, stream
+            output = compute(*inputs)
+        return torch.autograd.grad(output, inputs, gradient, retain_graph=True)
 
-    def __call__(self) -> tuple[Tensor, ...]:
-        stream = torch.cuda.current_stream().cuda_stream if self._gradient.is_cuda else 0
-        if self._output is None or stream != self._stream:
-            self._output, self._stream = None, stream
-            self._output = self._compute(*self._inputs)
-        return torch.autograd.grad(self._output, self._inputs, self._gradient, retain_graph=True)
+    return gradients
 
 
 def _binary(o: Operation, operands: _Operands) -> OperatorCall | _Function:

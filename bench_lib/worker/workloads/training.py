@@ -21,7 +21,7 @@ from bench_lib.worker.device import layout_of, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads import cifar, datasets
 from bench_lib.worker.workloads.compilation import Recorded, averaged
-from bench_lib.worker.workloads.feeding import Feed, Shape, feed_of, on_device
+from bench_lib.worker.workloads.feeding import Feed, feed_of, on_device
 from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.steps import BuiltNetwork, Spec, TrainingStep, loss_of, main_output
 from bench_lib.worker.workloads.weights import settle, stored, stored_bytes
@@ -58,13 +58,12 @@ class _Spec(Spec):
         return DATASETS[self.dataset]
 
     @property
-    def shape(self) -> Shape:
-        return Shape(
-            self.batch_size,
-            own_side(self.dataset, self.network),
-            self.dtype,
-            layout_of(self.memory_format),
-        )
+    def side(self) -> int:
+        return own_side(self.dataset, self.network)
+
+    @property
+    def layout(self) -> torch.memory_format:
+        return layout_of(self.memory_format)
 
 
 def training(setting: Setting, **params: Any) -> Workload:
@@ -78,8 +77,11 @@ def training(setting: Setting, **params: Any) -> Workload:
     set_precision(spec.precision, setting.device)
     require_compile(spec.compile_mode, setting.device)
     data = datasets.load(spec.dataset, spec.data)
-    transforms = cifar.transforms_of(spec.dataset, spec.shape.image_size)
-    feed = feed_of(spec.feed, data, transforms, spec.shape, setting, workers=spec.workers)
+    transforms = cifar.transforms_of(spec.dataset, spec.side)
+    sizes = (spec.batch_size, spec.about.channels, spec.side, spec.side)
+    place = torch.empty(sizes, dtype=spec.dtype, device=setting.device)
+    place = place.contiguous(memory_format=spec.layout)
+    feed = feed_of(spec.feed, data, transforms, place, setting, workers=spec.workers)
     if spec.network == INPUT_ALONE:
         return _input_alone(spec, setting, feed)
     return _Trainer(_Images(spec, setting, feed), feed, data.test).workload()
@@ -114,14 +116,14 @@ class _Images(BuiltNetwork):
         self.at_once = 1 if spec.epochs else feed.at_once
         self.items = spec.batch_size * self.at_once
         self.warnings = feed.warnings
-        side = spec.shape.image_size
+        side = spec.side
         torch.manual_seed(SEED)
         with self.device:
             model = cifar.create(spec.network, spec.about, side)
         model = model.to(self.device)
         settle(model, torch.rand(SETTLED_ON, spec.about.channels, side, side, device=self.device))
         model = stored(model, spec.precision, spec.dtype)
-        self.model = model.train().to(memory_format=spec.shape.layout)
+        self.model = model.train().to(memory_format=spec.layout)
         self.fresh = {name: value.cpu().clone() for name, value in self.model.state_dict().items()}
         self.parameters = sum(weight.numel() for weight in self.model.parameters())
         # Weights and the optimizer's state are read and written, the input is read.
@@ -134,7 +136,7 @@ class _Images(BuiltNetwork):
     def twin(self) -> nn.Module:
         spec = self.spec
         with self.device:
-            twin = cifar.create(spec.network, spec.about, spec.shape.image_size)
+            twin = cifar.create(spec.network, spec.about, spec.side)
         twin.load_state_dict(self.fresh)
         return twin.to(self.device).train()
 
@@ -157,8 +159,7 @@ class _Images(BuiltNetwork):
 
     def counted(self) -> Amount | None:
         spec = self.spec
-        side = spec.shape.image_size
-        return counted(weightless_step, spec.network, spec.about, side, spec.batch_size)
+        return counted(weightless_step, spec.network, spec.about, spec.side, spec.batch_size)
 
     def flops(self) -> float | None:
         flops = super().flops()
@@ -252,7 +253,7 @@ class _Trainer(TrainingStep):
 
     def _tested(self) -> tuple[float, int]:
         """Return the network's accuracy on this rank's test images, and their number."""
-        model, setting, shape = self.built.model, self.built.setting, self.spec.shape
+        model, setting, spec = self.built.model, self.built.setting, self.spec
         images, targets = on_device(self.test, setting.device)
         images, targets = (data[setting.rank :: setting.ranks] for data in (images, targets))
         right = torch.zeros((), dtype=torch.int64, device=setting.device)
@@ -260,7 +261,7 @@ class _Trainer(TrainingStep):
         with torch.no_grad(), self.built.autocast():
             for batch, classes in zip(images.split(TESTED), targets.split(TESTED), strict=True):
                 inputs = self.feed.transforms.plain(batch)
-                inputs = inputs.to(shape.dtype, memory_format=shape.layout)
+                inputs = inputs.to(spec.dtype, memory_format=spec.layout)
                 right += (main_output(model(inputs)).argmax(1) == classes).sum()
         model.train()
         return int(right) / len(targets), len(targets)
