@@ -85,17 +85,15 @@ def _in(folder: Path, names: Collection[str]) -> contextlib.AbstractContextManag
 
 @contextlib.contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within a block."""
-    before = {name: os.environ.get(name) for name in variables}
+    """Set environment variables within a block, and undo all changes of the environment in it."""
+    before = dict(os.environ)
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for added in os.environ.keys() - before.keys():
+            del os.environ[added]
+        os.environ.update(before)
 
 
 def make_inductor_folder() -> None:

@@ -231,14 +231,6 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
     return torch.autocast(device.type, dtype=dtype)
 
 
-def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler | None:
-    """Return the scaler that keeps a precision's gradients above zero; None if they need none."""
-    if precision != "amp-fp16":
-        return None
-    # From the default of 65536, the first steps would overflow and be skipped.
-    return torch.amp.GradScaler(device.type, init_scale=1024.0)
-
-
 def layout_of(memory_format: str) -> torch.memory_format:
     """Return torch's name for ``nchw`` or ``nhwc``."""
     return torch.channels_last if memory_format == "nhwc" else torch.contiguous_format

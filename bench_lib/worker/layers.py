@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bench_lib.model import UserError
+from bench_lib.worker.caches import environment
 
 TOP = 10
 """Layers that DeepSpeed lists at each depth."""
@@ -70,16 +70,11 @@ def _deepspeed() -> Any:
     The environment is restored: torch would count GPUs another way, here and in every process that
     is started later.
     """
-    before = dict(os.environ)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+        with environment({}), warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
             warnings.simplefilter("ignore")
             return importlib.import_module("deepspeed.profiling.flops_profiler.profiler")
     except Exception as error:  # its import looks for compilers, and may fail in many ways
         raise UserError(
             f"DeepSpeed's profiler cannot be imported ({error}); pip install deepspeed"
         ) from error
-    finally:
-        for added in os.environ.keys() - before.keys():
-            del os.environ[added]
-        os.environ.update(before)

@@ -119,6 +119,7 @@ def traced(
         with files.replacing(traces[-1]) as part:
             profiler.export_chrome_trace(str(part))
 
+    on_gpu = torch.cuda.is_available()
     with profile(
         activities=activities(),
         schedule=schedule(wait=wait, warmup=warmup, active=active, repeat=1),
@@ -129,22 +130,25 @@ def traced(
             with record_function(f"iteration {i}"):
                 step()
             profiler.step()
-        _synchronize()
-    table = profiler.key_averages().table(sort_by=f"{_processor()}_time_total")
+        if on_gpu:
+            torch.cuda.synchronize()
+    table = profiler.key_averages().table(sort_by=f"{'device' if on_gpu else 'cpu'}_time_total")
     return active, table, traces[0]
 
 
 def tabled(step: Callable[[], object], iterations: int) -> dict[str, str]:
     """Run so many steps under the profiler; returns tables by CPU, device and memory, by title."""
+    on_gpu = torch.cuda.is_available()
     with profile(activities=activities(), profile_memory=True, acc_events=True) as profiler:
         for _ in range(iterations):
             step()
-        _synchronize()
+        if on_gpu:
+            torch.cuda.synchronize()
     averages = profiler.key_averages()
     columns = {f"Top {ROWS} operations by total CPU time": "cpu_time_total"}
-    if torch.cuda.is_available():
+    if on_gpu:
         columns[f"Top {ROWS} operations by total CUDA time"] = "device_time_total"
-    columns["Memory Profiling"] = f"self_{_processor()}_memory_usage"
+    columns["Memory Profiling"] = f"self_{'device' if on_gpu else 'cpu'}_memory_usage"
     return {
         title: averages.table(sort_by=column, row_limit=ROWS) for title, column in columns.items()
     }
@@ -155,12 +159,3 @@ def activities() -> list[ProfilerActivity]:
     if torch.cuda.is_available():
         return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     return [ProfilerActivity.CPU]
-
-
-def _processor() -> str:
-    return "device" if torch.cuda.is_available() else "cpu"
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()

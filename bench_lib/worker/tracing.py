@@ -154,7 +154,19 @@ def _traced(
         schedule=schedule(wait=0, warmup=1, active=request.steps, repeat=1),
         acc_events=True,
     ) as profiler:
-        result.add(profiled_step_s=_run_under(profiler, step, clock, request.steps) / request.steps)
+        step()
+        clock.synchronize()  # or the trace would begin with the rest of this one's work
+        profiler.step()
+        begin = clock.now()
+        for i in range(request.steps):
+            if i:
+                profiler.step()
+            with record_function(f"iteration {i}"):
+                step()
+        clock.synchronize()
+        elapsed_s = clock.now() - begin
+        profiler.step()
+        result.add(profiled_step_s=elapsed_s / request.steps)
     result.add(peak_memory_bytes=clock.peak_bytes())
     result.enter("write the trace")
     path = result.path("trace.json.gz")
@@ -172,20 +184,3 @@ def _traced(
         files.replace(path, table.encode())
         tables[title] = path.name
     result.add(tables=tables)
-
-
-def _run_under(profiler: profile, step: Callable[[], object], clock: Clock, steps: int) -> float:
-    """Run the steps under a profiler, one before them; returns the seconds that they took."""
-    step()
-    clock.synchronize()  # or the trace would begin with the rest of this one's work
-    profiler.step()
-    begin = clock.now()
-    for i in range(steps):
-        if i:
-            profiler.step()
-        with record_function(f"iteration {i}"):
-            step()
-    clock.synchronize()
-    elapsed_s = clock.now() - begin
-    profiler.step()
-    return elapsed_s

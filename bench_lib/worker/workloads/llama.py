@@ -57,10 +57,6 @@ class _Cache(nn.Module):
         self.register_buffer("keys", torch.zeros_like(like), persistent=False)
         self.register_buffer("values", torch.zeros_like(like), persistent=False)
 
-    def put(self, positions: Tensor, key: Tensor, value: Tensor) -> None:
-        self.keys.index_copy_(2, positions, key)
-        self.values.index_copy_(2, positions, value)
-
 
 def attend_one(query: Tensor, cache: _Cache, bias: Tensor) -> Tensor:
     """Attend from one token a sequence, (batch, heads, 1, head_width), to the cache.
@@ -100,22 +96,18 @@ class Attention(nn.Module):
         self.output = linear(size.width, size.width, depth=2 * size.layers)
         self.cache: _Cache | None = None
 
-    def heads(self, stream: Tensor, by: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys, turned, and values, (batch, heads, length, head_width).
-
-        The stream is (batch, length, width).
-        """
-        heads = self.inputs(stream).unflatten(-1, (-1, self.group + 2, self.head_width))
-        turned = turn(heads[:, :, :, :-1].flatten(2, 3), by).unflatten(2, (-1, self.group + 1))
-        query, key = turned[:, :, :, :-1].flatten(2, 3), turned[:, :, :, -1]
-        return query.transpose(1, 2), key.transpose(1, 2), heads[:, :, :, -1].transpose(1, 2)
-
     def forward(self, stream: Tensor, where: Where) -> Tensor:
         """Attend within the stream, (batch, length, width), or from one token to the cache."""
-        query, key, value = self.heads(stream, where.angles)
+        heads = self.inputs(stream).unflatten(-1, (-1, self.group + 2, self.head_width))
+        turned = turn(heads[:, :, :, :-1].flatten(2, 3), where.angles)
+        turned = turned.unflatten(2, (-1, self.group + 1))
+        # Each (batch, heads, length, head_width).
+        query = turned[:, :, :, :-1].flatten(2, 3).transpose(1, 2)
+        key, value = turned[:, :, :, -1].transpose(1, 2), heads[:, :, :, -1].transpose(1, 2)
         if where.positions is not None:
             assert self.cache is not None
-            self.cache.put(where.positions, key, value)
+            self.cache.keys.index_copy_(2, where.positions, key)
+            self.cache.values.index_copy_(2, where.positions, value)
         if where.bias is not None:
             assert self.cache is not None
             answer = attend_one(query, self.cache, where.bias)

@@ -18,14 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench_lib.model import Numerics
-from bench_lib.worker.device import (
-    AUTOCAST,
-    STORED,
-    autocast,
-    gradient_scaler,
-    require_compile,
-    set_precision,
-)
+from bench_lib.worker.device import AUTOCAST, STORED, autocast, require_compile, set_precision
 from bench_lib.worker.graph import AGAIN
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads.compilation import Recorded, averaged, compiled, records_graphs
@@ -143,7 +136,11 @@ class BuiltNetwork(ABC):
         self.spec = spec
         self.setting = setting
         self.device = setting.device
-        self.scaler = gradient_scaler(spec.precision, setting.device)
+        self.scaler: torch.amp.GradScaler | None = None
+        """Keeps gradients above zero, if the precision needs that."""
+        if spec.precision == "amp-fp16":
+            # From the default of 65536, the first steps would overflow and be skipped.
+            self.scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0)
         self.compared = spec.batch_size
         """Most samples of the batch whose answers are compared."""
         self.warnings: list[str] = []
@@ -266,7 +263,8 @@ class TrainingStep:
         self.optimizer = built.optimizer()
         self.run = built.compiled(built.averaged())
         self.records_graphs = records_graphs(spec.compile_mode, spec.compile_options)
-        self.recorded = self.record() if spec.compile_mode == "graph" else None
+        is_graph = spec.compile_mode == "graph"
+        self.recorded = Recorded(self.train_once, self.note_first_step) if is_graph else None
         self.accumulated = 0
         """Steps whose gradients are summed and not used yet."""
         self.loss: Tensor | None = None
@@ -275,12 +273,8 @@ class TrainingStep:
         self.first_norm: float | None = None
         """Norm of all gradients of the first step; None if ranks average them."""
 
-    def record(self) -> Recorded:
-        """Return the step that becomes a graph."""
-        return Recorded(self.step, self.note_first_step)
-
-    def step(self) -> None:
-        """Do one step."""
+    def train_once(self) -> None:
+        """Do the device's part of a step, which may become a graph."""
         self.forward()
         self.backward()
         self.optimize()
@@ -327,7 +321,7 @@ class TrainingStep:
         """Return the step and its figures, with further ``fields`` of a workload."""
         return _workload(
             self.built,
-            step=fields.pop("step", self.recorded or self.step),
+            step=fields.pop("step", self.recorded or self.train_once),
             first_step_done=self.note_first_step,
             numerics=self.numerics,
             loss=lambda: self.loss,

@@ -20,7 +20,7 @@ from bench_lib.model import MOST_STEPS_TOLD, Numerics, Training
 from bench_lib.worker.device import layout_of, require_compile, set_precision
 from bench_lib.worker.workload import Setting, Workload
 from bench_lib.worker.workloads import cifar, datasets
-from bench_lib.worker.workloads.compilation import Recorded, averaged
+from bench_lib.worker.workloads.compilation import averaged
 from bench_lib.worker.workloads.feeding import Feed, feed_of, on_device
 from bench_lib.worker.workloads.flops import Amount, counted
 from bench_lib.worker.workloads.steps import BuiltNetwork, Spec, TrainingStep, loss_of, main_output
@@ -82,12 +82,8 @@ def training(setting: Setting, **params: Any) -> Workload:
     place = torch.empty(sizes, dtype=spec.dtype, device=setting.device)
     place = place.contiguous(memory_format=spec.layout)
     feed = feed_of(spec.feed, data, transforms, place, setting, workers=spec.workers)
-    if spec.network == INPUT_ALONE:
-        return _input_alone(spec, setting, feed)
-    return _Trainer(_Images(spec, setting, feed), feed, data.test).workload()
-
-
-def _input_alone(spec: _Spec, setting: Setting, feed: Feed) -> Workload:
+    if spec.network != INPUT_ALONE:
+        return _Trainer(_Images(spec, setting, feed), feed, data.test).workload()
     torch.manual_seed(SEED + setting.rank)
 
     def step() -> None:
@@ -194,10 +190,6 @@ class _Trainer(TrainingStep):
         self.first_batch: tuple[Tensor, Tensor] | None = None
         super().__init__(built)
 
-    def record(self) -> Recorded:
-        """Return the device's part of a step, which becomes a graph."""
-        return Recorded(self.train_once, self.note_first_step)
-
     def step(self) -> None:
         """Train on the next batch, or on as many as arrive at once."""
         train_once = self.recorded or self.train_once
@@ -206,9 +198,6 @@ class _Trainer(TrainingStep):
             train_once()
             self.progress.steps += 1
             self.note_first_step()
-
-    def train_once(self) -> None:
-        super().step()
 
     def compute_loss(self) -> Tensor:
         output = self.run(self.built.input)
