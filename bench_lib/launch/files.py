@@ -50,16 +50,11 @@ def keep(path: Path, data: bytes) -> None:
     """Write a file as ``write`` does."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):  # another process removes them, too
-            _remove_unused(path.parent)
+        for other in path.parent.iterdir():
+            with contextlib.suppress(OSError):  # removed meanwhile, somebody else's, or a folder
+                if time.time() - other.stat().st_mtime > UNUSED_S:
+                    other.unlink()
         replace(path, data)
-
-
-def _remove_unused(folder: Path) -> None:
-    for path in folder.iterdir():
-        if time.time() - path.stat().st_mtime > UNUSED_S:
-            with contextlib.suppress(OSError):  # somebody else's, or a folder
-                path.unlink()
 
 
 # --- temporary files: a full disk is not a fault of a case -------------------------------

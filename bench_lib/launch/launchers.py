@@ -99,16 +99,10 @@ class Launcher:
     """Returns the command that starts ranks; raises LaunchError if it cannot."""
     mark: str
     """A variable that is set if this launcher, and no other around it, started the process."""
-    rank: str
-    local_rank: str
-    ranks: str
+    needed: tuple[str, str, str]
+    """The variables that give the place: rank, local rank, number of ranks."""
     own: str = "(?!)"
     """A pattern of variables that must not reach the ranks of another launch."""
-
-    @property
-    def needed(self) -> tuple[str, str, str]:
-        """The variables that give the place."""
-        return self.rank, self.local_rank, self.ranks
 
     def who_am_i(self, environ: Mapping[str, str]) -> Placement:
         """Return the place of a process that this launcher started.
@@ -122,13 +116,11 @@ class Launcher:
                 f"{'is' if len(missing) == 1 else 'are'} missing; {self.name} sets them all: "
                 f"start the ranks with it, or unset {given}"
             )
-        local_rank = _number(environ, self.local_rank)
-        rank = _number(environ, self.rank)
-        ranks = _number(environ, self.ranks)
+        rank, local_rank, ranks = (_number(environ, name) for name in self.needed)
         if rank >= ranks:
             raise UserError(
-                f"the rank is {rank} and {self.ranks} is {ranks} in the environment; a rank "
-                f"must be below {self.ranks}; {self.name} sets both"
+                f"the rank is {rank} and {self.needed[2]} is {ranks} in the environment; a rank "
+                f"must be below {self.needed[2]}; {self.name} sets both"
             )
         local_ranks = ranks if environ.get("SLURM_STEP_NUM_NODES") == "1" else None
         sizes = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -252,15 +244,15 @@ def _torchrun(wanted: RanksWanted) -> LaunchCommand:
 ALL = (
     Launcher(
         *("torchrun", _torchrun, "LOCAL_RANK"),
-        *("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+        ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
         own=r"(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|(ROLE|TORCHELASTIC)_\w+",
     ),
     Launcher(
         *("mpirun", _mpirun, "OMPI_COMM_WORLD_RANK"),
-        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
         own=r"(PMI|PMIX)_\w+|OMPI_(COMM_WORLD|UNIVERSE)_\w+|OMPI_MCA_(ess|orte|pmix)_\w+",
     ),
-    Launcher("srun", _srun, STEP, "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
+    Launcher("srun", _srun, STEP, ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")),
 )
 """The first whose variables are complete counts: the next may have started it."""
 DEFAULT = ALL[0].name

@@ -25,6 +25,8 @@ from bench_lib.model import Case, Fault
 LOOK_S = 0.1
 """How often to check the process's output."""
 LOG = "output.log"
+_RESULTS = ("result*.json", "meeting*")
+_WRITTEN = ("trace*.json.gz", "by_*.txt", ".part-*")
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,6 @@ def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
     return [*start, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
 
 
-_RESULTS = ("result*.json", "meeting*")
-_WRITTEN = ("trace*.json.gz", "by_*.txt", ".part-*")
-
-
 _PHASE = re.compile(r"^phase(?:_rank0)?: (.+)$", re.MULTILINE)
 """With several ranks, the first one's."""
 
@@ -130,7 +128,11 @@ def _follow(
 
 
 def _outcome(folder: Path, case: Case, code: int | None, *, in_time: bool) -> list[Profiled]:
-    results, ranks = _results(folder), case.launch.ranks
+    results, ranks = [], case.launch.ranks
+    for path in folder.glob("result*.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # truncated by a full disk
+            results.append(msgspec.json.decode(path.read_bytes(), type=Profiled))
+    results.sort(key=lambda result: result.rank)
     for result in results:
         if result.skipped is not None:
             raise CaseSkipped(result.skipped)
@@ -149,11 +151,3 @@ def _outcome(folder: Path, case: Case, code: int | None, *, in_time: bool) -> li
     if code != 0:
         results[0].problems.append(f"after the steps {how_it_ended(code)}")
     return results
-
-
-def _results(folder: Path) -> list[Profiled]:
-    results = []
-    for path in sorted(folder.glob("result*.json")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # truncated by a full disk
-            results.append(msgspec.json.decode(path.read_bytes(), type=Profiled))
-    return sorted(results, key=lambda result: result.rank)

@@ -27,7 +27,6 @@ TILE = re.compile(r"^( *)([A-Z][A-Z0-9_]*)( *: *tl\.constexpr *= *)([^\n]+)$", r
 RESOURCES = {"registers": "n_regs", "spills": "n_spills", "shared": "shared"}
 """What a compiled kernel uses, and Triton's names for that."""
 NO_MODULE, NO_KERNEL = NOTHING_CHOSEN
-NOT_DECIDED = "no kernel has been tuned"
 
 
 def compiled_so_far() -> int:
@@ -53,7 +52,7 @@ def made(since: int) -> Choices:
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         cause = f"{type(error).__name__}: {error}"
         return Choices({}, f"this version of torch stores them differently: {cause}")
-    return Choices(dict(sorted(choices.items())), "" if choices else NOT_DECIDED)
+    return Choices(dict(sorted(choices.items())), "" if choices else "no kernel has been tuned")
 
 
 def _is_autotuner(value: object) -> bool:

@@ -254,10 +254,9 @@ def _reap(connection: Connection, children: dict[int, str]) -> None:
 
 def end(pid: int) -> None:
     """End a child and everything in its group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 def _mark(pid: int) -> Path:

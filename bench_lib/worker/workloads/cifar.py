@@ -23,9 +23,6 @@ JITTER = 0.2
 MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
 
 
-# ---- networks -----------------------------------------------------------------------------
-
-
 def create(name: str, about: DataSet, image_size: int) -> nn.Module:
     """Construct a network with random weights."""
     if name == "swin_v2_t":
@@ -75,9 +72,6 @@ def _swin_v2_t(classes: int) -> nn.Module:
         downsample_layer=PatchMergingV2,
     )
     return network
-
-
-# ---- images -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

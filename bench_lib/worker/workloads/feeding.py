@@ -178,35 +178,33 @@ class _Loader(Feed):
                 persistent_workers=workers > 0,
             )
         self.warnings += [str(warning.message) for warning in caught]
-        self._loader: DataLoader[Any] | None = loader
+        self._loader = loader
         self.steps_per_epoch = len(self._sampler) // self.batch_size
-        self._batches: Iterator[Any] | None = None
+        self._batches: Iterator[Any] = iter(())
         self._epoch = 0
         self.rewind()
 
     def fetch(self) -> None:
-        batch = next(self._batches, None) if self._batches is not None else None
+        batch = next(self._batches, None)
         if batch is None:
             self._start_epoch()
-            assert self._batches is not None
             batch = next(self._batches)
         device = self.setting.device
         self.put(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
     def rewind(self) -> None:
         self._generator.manual_seed(SEED)
-        self._epoch = 0
-        if self._batches is not None:  # or nothing starts before the first batch
+        was_begun, self._epoch = self._epoch > 0, 0
+        if was_begun:  # or nothing starts before the first batch
             self._start_epoch()
 
     def _start_epoch(self) -> None:
-        assert self._loader is not None
         self._sampler.set_epoch(self._epoch)
         self._epoch += 1
         self._batches = iter(self._loader)
 
     def close(self) -> None:
-        batches, self._batches, self._loader = self._batches, None, None
-        shut_down = getattr(batches, "_shutdown_workers", None)  # or they would run until we end
+        # Or its processes would run until we end.
+        shut_down = getattr(self._batches, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
