@@ -349,9 +349,9 @@ def test_a_scaled_product_is_held_against_what_its_bits_mean(monkeypatch, kind):
         found[:, ::2], found[:, 1::2] = numbers[bits % 16], numbers[bits // 16]
         return found
 
-    def product(a, b, first, second, *, out_dtype, use_fast_accum) -> torch.Tensor:
+    def product(a, b, *, scale_a, scale_b, out_dtype, use_fast_accum) -> torch.Tensor:
         assert not use_fast_accum
-        seen.append((first, second))
+        seen.append((scale_a, scale_b))
         return (plain(a) @ plain(b.t()).t()).to(out_dtype)
 
     monkeypatch.setattr(torch, "_scaled_mm", product)

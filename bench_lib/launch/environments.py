@@ -151,8 +151,7 @@ def ask(
 def _cause(output: str) -> str:
     """Return the line of an output that names the cause, as pip and git mark it."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    marks = ("error", "fatal")
-    marked = [line for line in lines if line.lower().startswith(marks)]
-    if marked:
-        return marked[0]  # the others follow from it
+    for line in lines:
+        if line.lower().startswith(("error", "fatal")):
+            return line  # the others follow from it
     return lines[-1] if lines else "it printed nothing"

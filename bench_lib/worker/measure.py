@@ -129,14 +129,11 @@ class Steadiness:
         """Run blocks of steps until the warm-up is over; all ranks agree on steps and times."""
         while not self.is_finished:
             steps = self.next_block(agree(first_step_s))
-            self.add(steps, agree(timed(clock, step, steps)))
-
-    def add(self, steps: int, duration_s: float) -> None:
-        """Take in a block of ``steps`` steps that took ``duration_s`` seconds in all."""
-        self.blocks.append(duration_s / steps)
-        self.steps += steps
-        self.elapsed_s += duration_s
-        self.ends_s.append(self.elapsed_s)
+            duration_s = agree(timed(clock, step, steps))
+            self.blocks.append(duration_s / steps)
+            self.steps += steps
+            self.elapsed_s += duration_s
+            self.ends_s.append(self.elapsed_s)
 
     @property
     def is_steady(self) -> bool:

@@ -390,12 +390,13 @@ def _scaled_product(o: Operation, device: torch.device) -> Callable[..., Tensor]
         shapes = ((m, 1), (1, n)) if o.scaling else ((), ())
         first, second = (torch.ones(shape, device=device) for shape in shapes)
 
-    def product(a: Tensor, b: Tensor) -> Tensor:
-        return torch._scaled_mm(  # noqa: SLF001 - the one product of FP8 that torch has
-            a, b, first, second, out_dtype=torch.bfloat16, use_fast_accum=o.precision == "fp8"
-        )
-
-    return product
+    return partial(
+        torch._scaled_mm,  # noqa: SLF001 - the one product of FP8 that torch has
+        scale_a=first,
+        scale_b=second,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=o.precision == "fp8",
+    )
 
 
 def _sdpa(o: Operation, operands: _Operands) -> _Function:
@@ -449,18 +450,15 @@ def _latent_prefill(o: Operation, operands: _Operands) -> _Function:
     cache = operands.normal((batch, length, latent + rotary))
     up = operands.normal((latent, heads * 2 * width)).mul_(1 / math.sqrt(latent))
 
-    def latent_attention(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def attention(q: Tensor, latents: Tensor, up: Tensor) -> Tensor:
-            projected = (latents[:, :, :latent] @ up).view(-1, length, heads, 2 * width)
-            keys, values = projected.transpose(1, 2).split(width, dim=-1)
-            rotated = latents[:, None, :, latent:].expand(-1, heads, -1, -1)
-            return attend(q, torch.cat((keys, rotated), dim=-1), values)
+    def attention(attend: Callable[..., Tensor], q: Tensor, latents: Tensor, up: Tensor) -> Tensor:
+        projected = (latents[:, :, :latent] @ up).view(-1, length, heads, 2 * width)
+        keys, values = projected.transpose(1, 2).split(width, dim=-1)
+        rotated = latents[:, None, :, latent:].expand(-1, heads, -1, -1)
+        return attend(q, torch.cat((keys, rotated), dim=-1), values)
 
-        return attention
-
-    attention = latent_attention(partial(functional.scaled_dot_product_attention, is_causal=True))
-    exact = latent_attention(partial(_exact_attention, causal=True))
-    return _Function((queries, cache, up), attention, exact=exact)
+    fast = partial(attention, partial(functional.scaled_dot_product_attention, is_causal=True))
+    exact = partial(attention, partial(_exact_attention, causal=True))
+    return _Function((queries, cache, up), fast, exact=exact)
 
 
 def _sdpa_paged(o: Operation, operands: _Operands) -> _Function:
@@ -538,12 +536,8 @@ def _flex_attention(
             *(None, None, causal_length, causal_length),
             device=str(device),
         )
-    compute = torch.compile(flex_attention, dynamic=False)
-
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return compute(q, k, v, block_mask=mask, enable_gqa=shares_keys)
-
-    return attention
+    compute: Any = torch.compile(flex_attention, dynamic=False)
+    return partial(compute, block_mask=mask, enable_gqa=shares_keys)
 
 
 def _grouped_gemm(o: Operation, operands: _Operands) -> OperatorCall:
@@ -629,10 +623,7 @@ def _conv2d(o: Operation, operands: _Operands) -> _Function:
     layout = layout_of(o.memory_format)
     image = operands.normal(o.sizes, layout=layout)
     weight = operands.normal(o.sizes2, layout=layout).mul_(1 / math.sqrt(math.prod(o.sizes2[1:])))
-
-    def convolution(image: Tensor, weight: Tensor) -> Tensor:
-        return functional.conv2d(image, weight, stride=o.stride, padding=o.padding, groups=o.groups)
-
+    convolution = partial(functional.conv2d, stride=o.stride, padding=o.padding, groups=o.groups)
     return _Function((image, weight), convolution, layout)
 
 
