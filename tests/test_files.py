@@ -46,7 +46,7 @@ OURS = {
         "(proc / 'self/clear_refs').write_text('5')",
         "file.read_text()",
         "(folder / 'stat').read_text(errors='replace')",
-        "(folder / 'status').read_text()",
+        "(proc / str(pid) / 'status').read_text()",
         # The rest of the worker's are in the folder of its runner, which is theirs alone.
         "Path(f'{stem}.phases').open('a', buffering=1)",
         "os.open(f'{stem}.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND, 384)",
@@ -57,7 +57,7 @@ OURS = {
         "maps.read_text(encoding='utf-8', errors='replace')",
         "file.open('rb')",
     },
-    "worker/exact.py": {"maps.read_text(errors='replace')"},
+    "worker/graph.py": {"maps.read_text(errors='replace')"},
     "backends/amd/machine.py": {"Path(library.path).open('rb')"},
     "backends/folders.py": {"Path(file.path).read_bytes()"},  # a cache, whose links are the user's
     "worker/ranks.py": {"file.read_text()"},

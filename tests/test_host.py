@@ -41,7 +41,7 @@ def proc(tmp_path: Path) -> Path:
 
 def test_a_child_that_ended_counts_for_who_waited_for_it(tmp_path: Path) -> None:
     process(tmp_path, 10, 1, user=TICKS, ended=2 * TICKS)
-    assert host.cpu_s(tmp_path, 10) == 3.0
+    assert host.cpu_s([10], tmp_path) == 3.0
 
 
 def test_a_family_is_a_process_and_all_that_descend_from_it(proc: Path) -> None:
@@ -50,9 +50,8 @@ def test_a_family_is_a_process_and_all_that_descend_from_it(proc: Path) -> None:
 
 
 def test_a_familys_figures_are_summed(proc: Path) -> None:
-    assert host.peak_bytes(proc, 10) == 1110 * 1024
-    assert host.cpu_s(proc, 10) == 7.0
-    assert host.cpu_s(proc, of=[10, 30]) == 5.0, "of those that are known already"
+    assert host.peak_bytes(host.family(proc, 10), proc) == 1110 * 1024
+    assert host.cpu_s(host.family(proc, 10), proc) == 7.0
 
 
 def test_each_thread_has_waited_for_a_cpu_of_its_own(tmp_path: Path) -> None:
@@ -67,11 +66,11 @@ def test_each_thread_has_waited_for_a_cpu_of_its_own(tmp_path: Path) -> None:
 
 def test_this_process_has_figures_of_its_own() -> None:
     block = bytearray(b"x" * 2**26)
-    high = host.peak_bytes()
+    high = host.peak_bytes(host.family())
     del block
     host.forget_peak()
-    low = host.peak_bytes()
+    low = host.peak_bytes(host.family())
     assert high is not None
     assert low is not None
     assert high - low > 2**25, "the peak is counted anew"
-    assert (host.cpu_s() or 0) > 0
+    assert (host.cpu_s(host.family()) or 0) > 0

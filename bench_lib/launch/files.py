@@ -1,4 +1,8 @@
-"""Files in the user's cache, and workers' temporary files."""
+"""Files in the user's cache, and workers' temporary files.
+
+Nothing about the cache fails: a missing or damaged file, or a full disk, costs the time to
+determine a fact again.  A full disk for temporary files is not a fault of a case either.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,12 @@ from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.launchers import SHARED_VARIABLE
 from bench_lib.model import Fault
 
-# --- facts that can be determined again --------------------------------------------------
-
-# None of these functions fails: a missing or damaged file, or a full disk, costs the time to
-# determine a fact again.
-
 MOST_BYTES = 2**30
 """A run's row takes some kB: ten thousand runs take less than 100 MB."""
 UNUSED_S = 90 * 86_400.0
 """A file is removed when unused for longer."""
-
+LEAST_FREE_BYTES = 2**20
+"""A folder with less space counts as full if an error does not name its file."""
 Fact = TypeVar("Fact")
 
 
@@ -55,12 +55,6 @@ def keep(path: Path, data: bytes) -> None:
                 if time.time() - other.stat().st_mtime > UNUSED_S:
                     other.unlink()
         replace(path, data)
-
-
-# --- temporary files: a full disk is not a fault of a case -------------------------------
-
-LEAST_FREE_BYTES = 2**20
-"""A folder with less space counts as full if an error does not name its file."""
 
 
 def temporary_folder(shared: str | None = None) -> tempfile.TemporaryDirectory[str]:

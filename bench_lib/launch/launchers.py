@@ -155,6 +155,8 @@ def _has(argv: Sequence[str], *options: str) -> bool:
 STEP = "SLURM_STEP_ID"
 """Set in a step's tasks and not in the batch script, which nevertheless has SLURM_PROCID=0 and the
 job's SLURM_NTASKS (Slurm 22.05)."""
+_JOB = ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "SLURM_JOB_ID", STEP)
+"""Variables, equal on all ranks, that distinguish one launch from another."""
 _NODES = re.compile(r"(?:-N|--nodes)=?(.*)")
 
 
@@ -292,10 +294,6 @@ def device_index(place: Placement, environ: Mapping[str, str]) -> int:
             if re.fullmatch(r"[^,\s]+", environ.get(name, "")):
                 return 0
     return place.local_rank
-
-
-_JOB = ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "SLURM_JOB_ID", STEP)
-"""Variables, equal on all ranks, that distinguish one launch from another."""
 
 
 def meeting_url(place: Placement, environ: Mapping[str, str]) -> str:

@@ -27,6 +27,8 @@ LOOK_S = 0.1
 LOG = "output.log"
 _RESULTS = ("result*.json", "meeting*")
 _WRITTEN = ("trace*.json.gz", "by_*.txt", ".part-*")
+_PHASE = re.compile(r"^phase(?:_rank0)?: (.+)$", re.MULTILINE)
+"""With several ranks, the first one's."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,7 @@ def run_profile(
 
 
 def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
-    """Write the order into ``folder`` and return the command line that carries it out.
-
-    Raises LaunchError.
-    """
+    """Write the order into a folder and return the worker's command line; raises LaunchError."""
     file, content = folder / "order.json", {"case": case, "asked": asked}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,10 +102,6 @@ def order(case: Case, folder: Path, asked: ProfileRequest) -> list[str]:
     ranks = case.launch.ranks
     start = command_for(ranks, python=sys.executable).words if ranks > 1 else (sys.executable,)
     return [*start, "-m", "bench_lib.worker", "profile", str(file), str(folder)]
-
-
-_PHASE = re.compile(r"^phase(?:_rank0)?: (.+)$", re.MULTILINE)
-"""With several ranks, the first one's."""
 
 
 def _follow(

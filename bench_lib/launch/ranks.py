@@ -46,6 +46,14 @@ LINGER_S, KNOWN_LINGER_S = 15.0, 1.0
 because one died or has a fault of its own.  Those in a collective would wait forever."""
 FOLDER_VARIABLE = "BENCH_LIB_RANKS"
 """Distinguishes the processes of one launch from everything else on this host."""
+_LISTED = 8
+"""Ranks that a message names at most; there may be hundreds."""
+_PEER_LOST = re.compile(
+    r"DistNetworkError|DistBackendError|[Cc]onnection (closed|reset|refused)|Broken pipe"
+    r"|remote process|[Ss]ocket (closed|Timeout)|NCCL|gloo"
+)
+"""Messages of a rank that has lost another one."""
+Number = TypeVar("Number", int, float)
 
 
 class Ranks:
@@ -386,13 +394,6 @@ def _faults(ranks: Sequence[RankFiles]) -> list[dict[str, Any]]:
     return sorted(faults, key=lambda outcome: float(outcome["ended_s"]))
 
 
-_PEER_LOST = re.compile(
-    r"DistNetworkError|DistBackendError|[Cc]onnection (closed|reset|refused)|Broken pipe"
-    r"|remote process|[Ss]ocket (closed|Timeout)|NCCL|gloo"
-)
-"""Messages of a rank that has lost another one."""
-
-
 def _reported(outcome: Mapping[str, Any], ranks: Sequence[RankFiles]) -> Fault:
     """Return the fault that a rank reported itself."""
     fault, rank = outcome["fault"], int(outcome["rank"])
@@ -438,10 +439,6 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
     shown = stacks[0] if stacks else ranks[missing[0]]
     phase = shown.phase if stacks else "ranks"
     return Fault("died", message, phase, ending.output or shown.last_output)
-
-
-_LISTED = 8
-"""Ranks that a message names at most; there may be hundreds."""
 
 
 def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
@@ -497,9 +494,6 @@ def fold(outcomes: Sequence[Mapping[str, Any]]) -> Measurement:
         waited_s=max(waits, default=None),
         warnings=sorted({warning for part in parts for warning in part.warnings}),
     )
-
-
-Number = TypeVar("Number", int, float)
 
 
 def _sum(values: Sequence[Number | None]) -> Number | None:

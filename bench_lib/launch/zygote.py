@@ -63,9 +63,8 @@ MOST_FUTILE = 2
 """After so many rounds in a row without a cheap process, processes are taken as they come."""
 SAME_KIND = 0.045
 """Launch costs that differ by less are alike: 0 to 0.034 and 0.058 to 0.12 on an H200."""
-
-
 Joint = tuple[str, int]
+"""The folder and process id of a zygote, by which other runners join it."""
 Answer = TypeVar("Answer", Measurement, KernelTable)
 
 
@@ -283,7 +282,7 @@ class Zygote:
 
     @property
     def joint(self) -> Joint:
-        """The folder and process id by which other runners join a shared zygote."""
+        """What other runners need to join a shared zygote."""
         return str(self.logs), self._pid
 
     def wait(self) -> None:

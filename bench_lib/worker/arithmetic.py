@@ -7,7 +7,6 @@ after the first measured window of a precision, so that they do not disturb it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,17 +20,10 @@ SCALE = 2.0**20
 """One operand is scaled up by this, beyond FP16's range, and the other down."""
 
 
-class Sizes(NamedTuple):
-    """Sizes of square matrices, and of a convolution."""
-
-    matrix: int
-    images: int
-    channels: int
-    width: int
-
-
-SIZES = {"cuda": Sizes(512, 8, 64, 28), "cpu": Sizes(192, 2, 16, 14)}
-LARGE = {"cuda": Sizes(4096, 64, 256, 56), "cpu": SIZES["cpu"]}
+Sizes = tuple[int, int, int, int]
+"""Of a square matrix, and of a convolution: images, channels, width."""
+SIZES: dict[str, Sizes] = {"cuda": (512, 8, 64, 28), "cpu": (192, 2, 16, 14)}
+LARGE: dict[str, Sizes] = {"cuda": (4096, 64, 256, 56), "cpu": SIZES["cpu"]}
 """TF32 is a permission: for little work a library may choose an FP32 kernel; for this much it has
 no reason to."""
 ROWS, IMAGES = 512, 8
@@ -62,7 +54,7 @@ def prove(precision: str, device: torch.device, operations: Sequence[str]) -> di
 
 
 def _gemm(precision: str, device: torch.device, sizes: Sizes) -> float:
-    size = sizes.matrix
+    size, *_ = sizes
     a, b = _operands(precision, device, (size, size), (size, size))
     dtype = _dtype(precision)
     answer = torch.mm(a.to(dtype), b.to(dtype))

@@ -80,7 +80,9 @@ def _choice(kernel: Any) -> Choice:
     source = str(kernel.fn.src)
     is_template = str(getattr(kernel.heuristic_type, "name", "")) == "TEMPLATE"
     if is_template:
-        chosen |= {tile[2]: _constant(tile[4]) for tile in TILE.finditer(source)}
+        for tile in TILE.finditer(source):
+            text = tile[4].strip()
+            chosen[tile[2]] = int(text) if text.lstrip("-").isdigit() else text
         source = TILE.sub(r"\1\2", source)
     kept = {name: value for name, value in sorted(chosen.items()) if isinstance(value, (int, str))}
     key = _key(str(kernel.size_hints), source)
@@ -88,11 +90,6 @@ def _choice(kernel: Any) -> Choice:
     values = {name: getattr(kernel.launchers[0], its, None) for name, its in RESOURCES.items()}
     resources = {name: value for name, value in values.items() if isinstance(value, int)}
     return Choice(key, kept, is_template, resources)
-
-
-def _constant(text: str) -> int | str:
-    text = text.strip()
-    return int(text) if text.lstrip("-").isdigit() else text
 
 
 def _key(sizes: str, source: str) -> str:

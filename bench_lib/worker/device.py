@@ -118,12 +118,11 @@ def _bdf(properties: Any) -> str | None:
 
 def cudnn_version(device: torch.device) -> str | None:
     """Return the version of cuDNN or MIOpen once a device is open."""
-    if device.type != "cuda":
-        return None
-    with contextlib.suppress(RuntimeError):
-        version = torch.backends.cudnn.version()
-        return None if version is None else str(version)
-    return None
+    version = None
+    if device.type == "cuda":
+        with contextlib.suppress(RuntimeError):
+            version = torch.backends.cudnn.version()
+    return None if version is None else str(version)
 
 
 _LIBRARY = re.compile(

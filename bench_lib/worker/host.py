@@ -34,26 +34,23 @@ def forget_peak(proc: Path = PROC) -> None:
         (proc / "self/clear_refs").write_text("5")
 
 
-def peak_bytes(proc: Path = PROC, first: int | None = None) -> int | None:
-    """Return the sum of the family's peaks of memory; None if unknown."""
+def peak_bytes(pids: Sequence[int], proc: Path = PROC) -> int | None:
+    """Return the sum of processes' peaks of memory; None if unknown."""
     peaks = []
-    for pid in family(proc, first):
+    for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
             lines = (proc / str(pid) / "status").read_text().splitlines()
             peaks += [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
     return sum(peaks) if peaks else None
 
 
-def cpu_s(
-    proc: Path = PROC, first: int | None = None, *, of: Sequence[int] | None = None
-) -> float | None:
-    """Return the CPU time that the family has used; None if unknown.
+def cpu_s(pids: Sequence[int], proc: Path = PROC) -> float | None:
+    """Return the CPU time that processes have used; None if unknown.
 
-    ``of`` names its members if they are known: finding them means reading every process of the
-    machine.  A process that ended, such as the client that a step runs, counts for the member that
-    waited for its end.
+    A process that ended, such as the client that a step runs, counts for the one that waited for
+    its end.
     """
-    stats = [_stat(proc / str(pid)) for pid in (family(proc, first) if of is None else of)]
+    stats = [_stat(proc / str(pid)) for pid in pids]
     ticks = [sum(map(int, fields[_USER : _CHILDREN_SYSTEM + 1])) for fields in stats if fields]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 

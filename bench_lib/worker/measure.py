@@ -120,16 +120,12 @@ class Steadiness:
     """When each block ended, from the start of the first."""
 
     def warm_up(
-        self,
-        clock: Clock,
-        step: Callable[[], object],
-        first_step_s: float,
-        agree: Callable[[float], float],
+        self, context: MeasuringContext, step: Callable[[], object], first_step_s: float
     ) -> None:
         """Run blocks of steps until the warm-up is over; all ranks agree on steps and times."""
         while not self.is_finished:
-            steps = self.next_block(agree(first_step_s))
-            duration_s = agree(timed(clock, step, steps))
+            steps = self.next_block(context.agree(first_step_s))
+            duration_s = context.agree(timed(context.clock, step, steps))
             self.blocks.append(duration_s / steps)
             self.steps += steps
             self.elapsed_s += duration_s
@@ -284,7 +280,7 @@ def _measured(
     stretch = _run_stretch(clock, workload, n)
     intervals = stretch.iteration_s
     peak = clock.peak_bytes()
-    host_peak = host.peak_bytes()
+    host_peak = host.peak_bytes(host.family())
     training = workload.training()
     issues = clock.asynchronous and not workload.fed_by_host
     step_s = statistics.median(intervals)
@@ -306,6 +302,9 @@ def _measured(
         for _ in range(max(LEAST_PORTIONED, min(PORTIONED, affordable))):
             for name, part in workload.portions.items():
                 portions[name].append(timed(clock, part, 1))
+    # Without the parts that wait for other ranks.
+    own = [times for name, times in portions.items() if name not in workload.waits]
+    own_s = [math.fsum(step) for step in zip(*own, strict=True)]
 
     device = DeviceTime()
     may_wait = host_bound or (enqueue_s is not None and enqueue_s >= MAY_WAIT * step_s)
@@ -352,7 +351,7 @@ def _measured(
         reduced_flops_share=counts.reduced_flops_share,
         numerics=_storable(numerics),
         portions_s={name: statistics.median(times) for name, times in portions.items()},
-        own_s=_own_times(portions, workload.waits) if context.setting.ranks > 1 else [],
+        own_s=own_s if context.setting.ranks > 1 else [],
         training=training,
         exact=exact,
         documents=[] if workload.documents is None else workload.documents(),
@@ -376,7 +375,7 @@ def _warmed_up(
         warmup_s = max(sampling.warmup_s, (least if brief else least + 1) * first_step_s)
         context.left(warmup_s + _left_s(sampling, context, workload, first_step_s))
     steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, least, sampling.warmup_early_s)
-    steady.warm_up(clock, workload.step, first_step_s, context.agree)
+    steady.warm_up(context, workload.step, first_step_s)
     context.phase("give way")
     context.give_way()
     if not brief:
@@ -463,14 +462,14 @@ class _Stretch:
 
 def _run_stretch(clock: Clock, workload: Workload, n: int) -> _Stretch:
     """Run ``n`` measured steps from a fresh start, without garbage collection."""
-    family = host.family()
+    family = host.family()  # now: finding it means reading every process of the machine
     marks = clock.marks(n + 1)
     step, mark, positions = workload.step, marks.mark, range(1, n + 1)
     with uncollected():
         # After everything that takes time: a loader's processes work ahead from here on.
         workload.rewind()
         clock.reset_peak()
-        cpu_before, waits_before = host.cpu_s(of=family), host.waits_s()
+        cpu_before, waits_before = host.cpu_s(family), host.waits_s()
         clock.synchronize()
         begin_s = clock.now()
         mark(0)
@@ -481,7 +480,7 @@ def _run_stretch(clock: Clock, workload: Workload, n: int) -> _Stretch:
         clock.synchronize()
         end_s = clock.now()
         waits = host.waits_s()
-        cpu_after = host.cpu_s()
+        cpu_after = host.cpu_s(host.family())
     cpu_s = None
     if cpu_before is not None and cpu_after is not None:
         cpu_s = max(0.0, cpu_after - cpu_before)
@@ -505,12 +504,6 @@ def _enqueue_time(clock: Clock, step: Callable[[], object], step_s: float) -> fl
         times.append(clock.now() - begin)
     clock.synchronize()
     return statistics.median(times)
-
-
-def _own_times(portions: Mapping[str, list[float]], waits: Collection[str]) -> list[float]:
-    """Return the time of each step without the parts that wait for other ranks."""
-    own = [times for name, times in portions.items() if name not in waits]
-    return [math.fsum(step) for step in zip(*own, strict=True)]
 
 
 def _storable(numerics: Numerics | None) -> Numerics | None:

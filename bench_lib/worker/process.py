@@ -128,7 +128,7 @@ def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
             workload.first_step_done()
             context.phase("warm-up")
             warm = Steadiness(WARMUP_S, WARMUP_S)
-            warm.warm_up(clock, workload.step, first_step_s, context.agree)
+            warm.warm_up(context, workload.step, first_step_s)
             context.phase("profile")
             most = PROFILED if clock.asynchronous else PROFILED_ON_CPU
             steps = max(1, min(most, int(PROFILED_S * warm.steps / warm.elapsed_s)))

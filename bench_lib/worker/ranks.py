@@ -237,15 +237,12 @@ def joined(
     if ranks == 1:
         return RankGroup()
     backend = backend or ("nccl" if device.type == "cuda" else "gloo")
-    if store is not None:
-        own = STORES.PrefixStore("group", store)
-        dist.init_process_group(backend, store=own, rank=rank, world_size=ranks)
-    else:
-        try:
-            dist.init_process_group(backend, init_method=url, rank=rank, world_size=ranks)
-        except RuntimeError as error:
-            address = urlsplit(url or "")
-            if address.scheme != "tcp" or address.hostname is None or address.port is None:
-                raise
-            raise MeetingError(_why_not(address.hostname, address.port, error)) from error
+    own = None if store is None else STORES.PrefixStore("group", store)
+    try:
+        dist.init_process_group(backend, url, store=own, rank=rank, world_size=ranks)
+    except RuntimeError as error:
+        address = urlsplit(url or "")
+        if address.scheme != "tcp" or address.hostname is None or address.port is None:
+            raise
+        raise MeetingError(_why_not(address.hostname, address.port, error)) from error
     return RankGroup(dist.new_group(backend="gloo"))

@@ -113,7 +113,7 @@ def _profile(case: Case, request: ProfileRequest, result: _TraceFiles, place: Pl
         result.add(first_step_s=first_step_s)
         result.enter("warm up")
         steady = Steadiness(WARMUP_S, MOST_WARMUP_S)
-        steady.warm_up(clock, step, first_step_s, context.agree)
+        steady.warm_up(context, step, first_step_s)
 
         result.enter("profile")
         clock.reset_peak()

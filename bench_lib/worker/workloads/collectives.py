@@ -40,6 +40,7 @@ LARGEST_SUM = 120
 UNTOUCHED = 121
 """The result's value before the checked call; no correct element equals it."""
 
+_CANNOT = ("not supported", "not support", "unsupported", "scalar type", "unconvertible")
 _CALLS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "all_reduce": lambda _input, output: dist.all_reduce(output),
     "all_gather": lambda input_, output: dist.all_gather_into_tensor(output, input_),
@@ -98,9 +99,6 @@ def collective(setting: Setting, **params: Any) -> Workload:
 def calls_in_a_step(size: int, device: torch.device) -> int:
     """Return the number of calls of ``size`` bytes in a step, the same on all ranks."""
     return max(1, min(MOST_CALLS, TOGETHER[device.type] // size))
-
-
-_CANNOT = ("not supported", "not support", "unsupported", "scalar type", "unconvertible")
 
 
 class _Buffers:

@@ -164,15 +164,10 @@ def language_model(setting: Setting, **params: Any) -> Workload:
         step = DecodingStep if spec.task == "decode" else InferenceStep
         return step(built).workload()
     training = TrainingStep(built)
-    parts: dict[str, Callable[[], object]] = {
-        "forward": training.forward,
-        "backward": training.backward,
-        "optimizer": training.optimize,
-    }
     return training.workload(
-        portions={} if training.recorded is not None else parts,
+        portions={} if training.recorded is not None else training.portions,
         # If weights are sharded, every part gathers or sends them.
-        waits=tuple(parts) if built.divided else ("backward",),
+        waits=tuple(training.portions) if built.divided else ("backward",),
     )
 
 

@@ -23,6 +23,7 @@ from bench_lib.worker.workloads.steps import (
     Spec,
     TrainingStep,
     loss_of,
+    main_output,
 )
 from bench_lib.worker.workloads.weights import linear_layers, quantize, settle, stored, stored_bytes
 
@@ -44,6 +45,8 @@ gradient and momentum are read and written (ATen's AmpKernels.cu and FusedSgdKer
 """
 ACCUMULATION_ELEMENTS = 3
 """Adding a gradient to an existing one: both are read, one is written."""
+ELEMENTS = 1024
+"""Numbers that a CPU's delay works on: one unit takes some microseconds on one thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,8 @@ def network(setting: Setting, **params: Any) -> Workload:
     built = _Images(spec, setting)
     if spec.task == "train":
         return TrainingStep(built, spec.optimizer_every).workload()
-    return InferenceStep(built).workload()
+    inference = InferenceStep(built)
+    return inference.workload(loss=lambda: built.loss_of(inference.step()))
 
 
 class _Images(BuiltNetwork):
@@ -119,8 +123,8 @@ class _Images(BuiltNetwork):
         outputs = networks()[spec.network].outputs
         return torch.randint(outputs, shape, device=self.device, generator=generator)
 
-    def loss_of(self, answer: Tensor) -> Tensor:
-        return loss_of(answer.float(), self._targets())
+    def loss_of(self, output: Any) -> Tensor:
+        return loss_of(main_output(output).float(), self._targets())
 
     def optimizer(self) -> torch.optim.Optimizer:
         # Unfused SGD under a scaler waits for the device to say whether a gradient overflowed.
@@ -168,10 +172,6 @@ def linear_share(name: str, side: int) -> float | None:
         weights = [layer.weight for layer in linear_layers(model)]
         return count(lambda: model(image), weights).share_of([APART])
     return None
-
-
-ELEMENTS = 1024
-"""Numbers in the tensor that a CPU works on: one unit takes some microseconds on one thread."""
 
 
 def planted(setting: Setting, *, delay_units: int, **params: Any) -> Workload:

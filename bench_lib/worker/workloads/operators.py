@@ -144,6 +144,7 @@ def scaled_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 Pairs = list[tuple[Tensor, Tensor]]
+_LACKS = ("not implemented for", "only supported on", "No available kernel", "No viable backend")
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,6 @@ class OperatorCall:
     run: Callable[[], Any]
     answers: Callable[[], Pairs] | None = None
     """The call's results, or parts of them, each with its reference in a wider precision."""
-
-
-_LACKS = ("not implemented for", "only supported on", "No available kernel", "No viable backend")
 
 
 def _step(calls: list[OperatorCall], per_step: int) -> Callable[[], None]:
@@ -256,10 +254,6 @@ class _Function:
     exact: Callable[..., Tensor] | None = None
     """Computes the reference, if that takes another function."""
 
-    @property
-    def wide(self) -> torch.dtype:
-        return _reference_dtype(self.inputs[0].dtype)
-
     def forward(self) -> OperatorCall:
         compute, inputs = self.compute, self.inputs
         return OperatorCall(lambda: compute(*inputs), self._answers)
@@ -271,15 +265,17 @@ class _Function:
     def _answers(self) -> Pairs:
         exact = self.exact or self.compute
         with torch.no_grad():
-            return [(self.compute(*self.inputs), exact(*self._widened()))]
+            return [(self.compute(*self.inputs), exact(*self._widened(*self.inputs)))]
 
     def _gradients(self, gradient: Tensor) -> Pairs:
         answers = _backward(self.compute, self.inputs, gradient)()
-        exact = _backward(self.exact or self.compute, self._widened(), gradient.to(self.wide))
+        *inputs, wide_gradient = self._widened(*self.inputs, gradient)
+        exact = _backward(self.exact or self.compute, tuple(inputs), wide_gradient)
         return list(zip(answers, exact(), strict=True))
 
-    def _widened(self) -> tuple[Tensor, ...]:
-        return tuple(operand.detach().to(self.wide) for operand in self.inputs)
+    def _widened(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        wide = _reference_dtype(self.inputs[0].dtype)
+        return tuple(tensor.detach().to(wide) for tensor in tensors)
 
 
 def _backward(

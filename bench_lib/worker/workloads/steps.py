@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -158,10 +158,6 @@ class BuiltNetwork(ABC):
         """Return the loss, a scalar, of a network's answer to a batch, (n, ...)."""
         return loss_of(network(batch), targets)
 
-    def loss_of(self, answer: Tensor) -> Tensor:
-        """Return the loss, a scalar, of an answer, (n, ...)."""
-        return loss_of(answer.float(), self.targets)
-
     @abstractmethod
     def optimizer(self) -> torch.optim.Optimizer:
         """Return the model's optimizer."""
@@ -226,16 +222,11 @@ class InferenceStep:
         with torch.no_grad(), self.built.autocast():
             return self.run(self.built.input)
 
-    def workload(self) -> Workload:
-        """Return the step and its figures."""
-        hooks = {} if self.recorded is None else {"first_step_done": self.recorded.choose}
-        return _workload(
-            self.built,
-            step=self.step,
-            numerics=self.numerics,
-            loss=lambda: self.built.loss_of(main_output(self.step())),
-            **hooks,
-        )
+    def workload(self, **fields: Any) -> Workload:
+        """Return the step and its figures, with further ``fields`` of a workload."""
+        if self.recorded is not None:
+            fields["first_step_done"] = self.recorded.choose
+        return _workload(self.built, step=self.step, numerics=self.numerics, **fields)
 
     def numerics(self) -> Numerics:
         """Compare an answer with FP32 eager's; frees what the step needs."""
@@ -265,6 +256,11 @@ class TrainingStep:
         self.records_graphs = records_graphs(spec.compile_mode, spec.compile_options)
         is_graph = spec.compile_mode == "graph"
         self.recorded = Recorded(self.train_once, self.note_first_step) if is_graph else None
+        self.portions: dict[str, Callable[[], object]] = {
+            "forward": self.forward,
+            "backward": self.backward,
+            "optimizer": self.optimize,
+        }
         self.accumulated = 0
         """Steps whose gradients are summed and not used yet."""
         self.loss: Tensor | None = None
@@ -334,7 +330,14 @@ class TrainingStep:
         if self.recorded is not None:
             self.recorded.release()
         del self.run, self.built.model, self.optimizer, self.loss
-        return self.compared(self._reference(), last)
+        built = self.built
+        batch, targets = built.beginning(built.spec.batch_size), built.targets
+        with plain_fp32(), contextlib.suppress(torch.OutOfMemoryError):
+            twin = built.twin()
+            loss = built.loss_by(twin, batch, targets)
+            loss.backward()
+            return self.compared((float(loss.detach()), gradients_norm(twin)), last)
+        return self.compared((None, None), last)
 
     def compared(self, reference: tuple[float | None, float | None], last: float) -> Numerics:
         """Return the first step and its reference; ``last`` is the loss of the last step."""
@@ -346,19 +349,6 @@ class TrainingStep:
             grad_norm=self.first_norm,
             reference_grad_norm=None if self.first_norm is None else norm,
         )
-
-    def _reference(self) -> tuple[float | None, float | None]:
-        """Return FP32 eager's first loss and gradient norm; None if the memory is too small."""
-        built = self.built
-        batch, targets = built.beginning(built.spec.batch_size), built.targets
-        with plain_fp32():
-            try:
-                twin = built.twin()
-                loss = built.loss_by(twin, batch, targets)
-                loss.backward()
-            except torch.OutOfMemoryError:
-                return None, None
-            return float(loss.detach()), gradients_norm(twin)
 
 
 def _workload(built: BuiltNetwork, **fields: Any) -> Workload:

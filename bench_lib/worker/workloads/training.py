@@ -61,10 +61,6 @@ class _Spec(Spec):
     def side(self) -> int:
         return own_side(self.dataset, self.network)
 
-    @property
-    def layout(self) -> torch.memory_format:
-        return layout_of(self.memory_format)
-
 
 def training(setting: Setting, **params: Any) -> Workload:
     """Build a training step, or only its input with network ``none``.
@@ -80,7 +76,7 @@ def training(setting: Setting, **params: Any) -> Workload:
     transforms = cifar.transforms_of(spec.dataset, spec.side)
     sizes = (spec.batch_size, spec.about.channels, spec.side, spec.side)
     place = torch.empty(sizes, dtype=spec.dtype, device=setting.device)
-    place = place.contiguous(memory_format=spec.layout)
+    place = place.contiguous(memory_format=layout_of(spec.memory_format))
     feed = feed_of(spec.feed, data, transforms, place, setting, workers=spec.workers)
     if spec.network != INPUT_ALONE:
         return _Trainer(_Images(spec, setting, feed), feed, data.test).workload()
@@ -119,7 +115,8 @@ class _Images(BuiltNetwork):
         model = model.to(self.device)
         settle(model, torch.rand(SETTLED_ON, spec.about.channels, side, side, device=self.device))
         model = stored(model, spec.precision, spec.dtype)
-        self.model = model.train().to(memory_format=spec.layout)
+        self.layout = layout_of(spec.memory_format)
+        self.model = model.train().to(memory_format=self.layout)
         self.fresh = {name: value.cpu().clone() for name, value in self.model.state_dict().items()}
         self.parameters = sum(weight.numel() for weight in self.model.parameters())
         # Weights and the optimizer's state are read and written, the input is read.
@@ -250,7 +247,7 @@ class _Trainer(TrainingStep):
         with torch.no_grad(), self.built.autocast():
             for batch, classes in zip(images.split(TESTED), targets.split(TESTED), strict=True):
                 inputs = self.feed.transforms.plain(batch)
-                inputs = inputs.to(spec.dtype, memory_format=spec.layout)
+                inputs = inputs.to(spec.dtype, memory_format=self.built.layout)
                 right += (main_output(model(inputs)).argmax(1) == classes).sum()
         model.train()
         return int(right) / len(targets), len(targets)
@@ -280,12 +277,7 @@ class _Trainer(TrainingStep):
             self.recorded.release()
 
     def workload(self, **fields: Any) -> Workload:
-        portions: dict[str, Callable[[], object]] = {
-            "load": self.feed.fetch,
-            "forward": self.forward,
-            "backward": self.backward,
-            "optimizer": self.optimize,
-        }
+        portions = {"load": self.feed.fetch, **self.portions}
         return super().workload(
             step=self.step,
             steps=self.steps,

@@ -96,9 +96,8 @@ def linear_layers(model: nn.Module) -> list[nn.Linear]:
 
     Those of ``nn.MultiheadAttention`` are exempt: it uses the weights without calling a layer.
     """
-    exempt = NonDynamicallyQuantizableLinear
     layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    return [m for m in layers if not isinstance(m, exempt)]
+    return [m for m in layers if not isinstance(m, NonDynamicallyQuantizableLinear)]
 
 
 def stored_bytes(weight: Tensor) -> int:
