@@ -256,11 +256,6 @@ class TrainingStep:
         self.records_graphs = records_graphs(spec.compile_mode, spec.compile_options)
         is_graph = spec.compile_mode == "graph"
         self.recorded = Recorded(self.train_once, self.note_first_step) if is_graph else None
-        self.portions: dict[str, Callable[[], object]] = {
-            "forward": self.forward,
-            "backward": self.backward,
-            "optimizer": self.optimize,
-        }
         self.accumulated = 0
         """Steps whose gradients are summed and not used yet."""
         self.loss: Tensor | None = None
@@ -268,6 +263,11 @@ class TrainingStep:
         self.first_loss = math.nan
         self.first_norm: float | None = None
         """Norm of all gradients of the first step; None if ranks average them."""
+
+    @property
+    def portions(self) -> dict[str, Callable[[], object]]:
+        """The parts of a step, in order."""
+        return {"forward": self.forward, "backward": self.backward, "optimizer": self.optimize}
 
     def train_once(self) -> None:
         """Do the device's part of a step, which may become a graph."""
