@@ -345,18 +345,18 @@ def test_gradients_add_up_until_the_optimizer_uses_them():
     case.built.model.eval()  # dropout would draw anew
     weight = next(case.built.model.parameters())
     before = weight.detach().clone()
-    case.step()
+    case.train_once()
     once = weight.grad.clone()
     assert torch.equal(weight, before)
-    case.step()
+    case.train_once()
     torch.testing.assert_close(weight.grad, 2 * once)
     assert not torch.equal(weight, before)
     case.optimizer.zero_grad()
-    case.step()
+    case.train_once()
     alone = weight.grad.clone()
     case.optimizer.zero_grad()
     case.accumulated = 0
-    case.step()
+    case.train_once()
     torch.testing.assert_close(weight.grad, alone)
 
 
