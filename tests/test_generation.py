@@ -17,7 +17,7 @@ from bench_lib.worker.workloads.language_model import (
     language_model,
     weightless_step,
 )
-from bench_lib.worker.workloads.llama import Llama, MixtureOfExperts
+from bench_lib.worker.workloads.llama import Llama, _MixtureOfExperts
 
 CPU = Setting(torch.device("cpu"))
 KINDS = ("llama-tiny", "moe-tiny")
@@ -102,7 +102,7 @@ def test_a_token_sees_what_came_before_it_and_nothing_after(network):
 
 def test_a_token_goes_to_the_experts_that_its_router_likes():
     torch.manual_seed(2)
-    layer = MixtureOfExperts(16, Experts(number=4, active=2, hidden=8, shared=1), depth=2)
+    layer = _MixtureOfExperts(16, Experts(number=4, active=2, hidden=8, shared=1), depth=2)
     stream = torch.randn(2, 5, 16)
     tokens = stream.flatten(0, 1)
     chance, chosen = layer.router(tokens).softmax(-1).topk(2)
@@ -205,7 +205,7 @@ def test_a_cache_that_does_not_fit_is_a_skip_with_both_figures(monkeypatch):
 
 
 def test_a_prompt_whose_reference_does_not_fit_is_checked_for_finite_answers(monkeypatch):
-    workload, usual = build("llama-tiny", task="prefill"), llama.Attention.forward
+    workload, usual = build("llama-tiny", task="prefill"), llama._Attention.forward
     heads: list[object] = []
 
     def fits_once(self: Any, stream: torch.Tensor, where: Any) -> torch.Tensor:
@@ -214,7 +214,7 @@ def test_a_prompt_whose_reference_does_not_fit_is_checked_for_finite_answers(mon
             raise torch.OutOfMemoryError("out of memory")
         return usual(self, stream, where)
 
-    monkeypatch.setattr(llama.Attention, "forward", fits_once)
+    monkeypatch.setattr(llama._Attention, "forward", fits_once)
     numerics = workload.numerics()
     assert (numerics.finite, numerics.cosine) == (True, None)
 

@@ -40,8 +40,7 @@ class DeviceTime:
 def device_time(clock: Clock, step: Callable[[], object], step_s: float) -> DeviceTime:
     """Return the device time of one step; an error only becomes a warning.
 
-    Runs some further steps, fewer if they take long, and leaves no more memory behind than a step
-    does.
+    Runs some further steps, and leaves no more memory behind than a step does.
     """
     try:
         try:

@@ -41,7 +41,7 @@ FIRST_STEP, COMPILE = "first step", "compile"
 BURSTS, REST = "bursts", "rest"
 
 
-class Phases:
+class _Phases:
     """How long a case has been in each phase; a phase that is entered again adds to its time."""
 
     def __init__(self, report: Callable[[str], None], now: Callable[[], float]) -> None:
@@ -53,7 +53,6 @@ class Phases:
         self._seconds: dict[str, float] = {}
 
     def enter(self, name: str) -> None:
-        """Leave the current phase for another one."""
         self.switch_to(name)
         self._report(name)
 
@@ -201,7 +200,7 @@ class MeasuringContext:
 
 def measure(case: Case, context: MeasuringContext) -> Measurement:
     """Measure one case; any error is raised, with nothing left on the device."""
-    phases = Phases(context.phase, context.clock.now)
+    phases = _Phases(context.phase, context.clock.now)
     rested_s = context.clock.rested_s
     own_caches: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if context.choices is not None:

@@ -142,9 +142,6 @@ def about_rank(setting: Setting, description: Device) -> dict[str, Any]:
     }
 
 
-# --- meeting -------------------------------------------------------------------------------
-
-
 def met(place: Placement, folder: Path) -> Any | None:
     """Return the store in which the ranks of a launch find each other; None for one rank.
 

@@ -82,7 +82,7 @@ class Generating(nn.Module):
         return logits
 
 
-class DecodingStep(InferenceStep):
+class _DecodingStep(InferenceStep):
     """One more token for each sequence of a ``Generating`` model.
 
     The built object has ``network(dtype)``: the network with its initial weights.
@@ -91,7 +91,6 @@ class DecodingStep(InferenceStep):
     built: Any
 
     def answer(self) -> Tensor:
-        """Do one step; returns logits, (batch, vocabulary)."""
         with torch.no_grad():
             logits: Tensor = self.run()
         return logits
@@ -161,7 +160,7 @@ def language_model(setting: Setting, **params: Any) -> Workload:
     spec = _Spec(**params)
     built = _Tokens(spec, setting)
     if spec.task != "train":
-        step = DecodingStep if spec.task == "decode" else InferenceStep
+        step = _DecodingStep if spec.task == "decode" else InferenceStep
         return step(built).workload()
     training = TrainingStep(built)
     return training.workload(

@@ -52,7 +52,6 @@ class _Cache(nn.Module):
     values: Tensor
 
     def __init__(self, like: Tensor) -> None:
-        """Make room, empty, for as much as ``like`` holds."""
         super().__init__()
         self.register_buffer("keys", torch.zeros_like(like), persistent=False)
         self.register_buffer("values", torch.zeros_like(like), persistent=False)
@@ -84,11 +83,10 @@ class Where:
     """(room,), for one token that attends to the cache; minus infinity after it."""
 
 
-class Attention(nn.Module):
+class _Attention(nn.Module):
     """Causal attention; queries of a group share keys and values."""
 
     def __init__(self, size: Size) -> None:
-        """Take fresh weights."""
         super().__init__()
         self.head_width = size.head_width
         self.group = size.heads // size.kv_heads
@@ -138,11 +136,10 @@ def gated(both: Tensor) -> Tensor:
     return product
 
 
-class MixtureOfExperts(nn.Module):
+class _MixtureOfExperts(nn.Module):
     """Experts, some for each token, and perhaps a shared one for all tokens."""
 
     def __init__(self, width: int, experts: Experts, depth: int) -> None:
-        """Take fresh weights."""
         super().__init__()
         if not hasattr(functional, "grouped_mm"):
             raise UnsupportedError(
@@ -184,12 +181,12 @@ class _LlamaBlock(nn.Module):
         super().__init__()
         width, depth, experts = size.width, 2 * size.layers, size.experts
         self.attention_norm = nn.RMSNorm(width, eps=EPSILON)
-        self.attention = Attention(size)
+        self.attention = _Attention(size)
         self.mlp_norm = nn.RMSNorm(width, eps=EPSILON)
         if experts is None or layer < experts.dense_layers:
             self.mlp: nn.Module = _SwiGLU(width, size.hidden, depth)
         else:
-            self.mlp = MixtureOfExperts(width, experts, depth)
+            self.mlp = _MixtureOfExperts(width, experts, depth)
 
     def forward(self, stream: Tensor, where: Where) -> Tensor:
         """Return the stream, (batch, length, width), with this block's part added."""
@@ -315,5 +312,5 @@ class Llama(nn.Module):
         """Give every block a cache for so many sequences of so many tokens."""
         self.room = room
         empty = self.norm.weight.new_empty(batch_size, self.kv_heads, room, self.head_width)
-        for attention in [m for m in self.modules() if isinstance(m, Attention)]:
+        for attention in [m for m in self.modules() if isinstance(m, _Attention)]:
             attention.cache = _Cache(empty)

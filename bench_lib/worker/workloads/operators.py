@@ -507,7 +507,17 @@ def _attention_of(
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention by one of ``BACKENDS``, or as torch chooses."""
     if o.backend == "flex":
-        return _flex_attention(o.sizes[2] if o.causal else 0, device, shares_keys=shares_keys)
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        mask = None
+        if o.causal:
+            mask = create_block_mask(
+                lambda _batch, _head, query, key: query >= key,
+                *(None, None, o.sizes[2], o.sizes[2]),
+                device=str(device),
+            )
+        compute: Any = torch.compile(flex_attention, dynamic=False)
+        return partial(compute, block_mask=mask, enable_gqa=shares_keys)
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         backend = sdpa_kernel(SDP_BACKENDS[o.backend]) if o.backend else contextlib.nullcontext()
@@ -517,23 +527,6 @@ def _attention_of(
             )
 
     return attention
-
-
-def _flex_attention(
-    causal_length: int, device: torch.device, *, shares_keys: bool
-) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return compiled flex attention, causal over so many tokens, or not causal if it is 0."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    mask = None
-    if causal_length:
-        mask = create_block_mask(
-            lambda _batch, _head, query, key: query >= key,
-            *(None, None, causal_length, causal_length),
-            device=str(device),
-        )
-    compute: Any = torch.compile(flex_attention, dynamic=False)
-    return partial(compute, block_mask=mask, enable_gqa=shares_keys)
 
 
 def _grouped_gemm(o: Operation, operands: _Operands) -> OperatorCall:

@@ -21,7 +21,7 @@ def settle(model: nn.Module, images: Tensor) -> None:
     for weight in model.parameters():
         if weight.ndim > 1 and not weight.detach().any():
             nn.init.normal_(weight, std=0.02)  # or ViT's head would always answer zero
-    norms = batch_norms(model)
+    norms = _batch_norms(model)
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]
@@ -34,8 +34,7 @@ def settle(model: nn.Module, images: Tensor) -> None:
         norm.momentum = momentum
 
 
-def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """Return the batch norms of a network."""
+def _batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001 - the public base class of all batch norms is this one
 
 
@@ -43,7 +42,7 @@ def stored(model: nn.Module, precision: str, dtype: torch.dtype) -> nn.Module:
     """Return the network with its weights in ``dtype``; ``fp16-bn32`` exempts batch norms."""
     model = model.to(dtype)
     if precision == "fp16-bn32":
-        for norm in batch_norms(model):
+        for norm in _batch_norms(model):
             norm.float()
     return model
 
