@@ -16,8 +16,9 @@ from documents import document_in
 from bench_lib.cli import main
 from bench_lib.engine.pace import Pace, ProgressLines
 from bench_lib.engine.settings import Outcome, Progress
+from bench_lib.model import UserError
 from bench_lib.studies import selfcheck
-from bench_lib.studies.selfcheck import SelfcheckError, check
+from bench_lib.studies.selfcheck import check
 
 STEP_S = 0.007
 UNIT_S = 2e-9
@@ -148,7 +149,7 @@ def test_delays_that_come_out_otherwise_are_no_answer():
 
 
 def test_a_delay_that_does_not_grow_is_named():
-    with pytest.raises(SelfcheckError, match="too busy for a check"):
+    with pytest.raises(UserError, match="too busy for a check"):
         checked(Machine(unit_s=0.0))
 
 
@@ -166,7 +167,7 @@ def test_a_case_that_cannot_be_measured_is_named_with_the_reason(wrong, message)
                 attempts = [replace(a, **wrong, accepted=False) for a in outcome.attempts]
                 yield [replace(outcome, attempts=attempts)]
 
-    with pytest.raises(SelfcheckError, match=message):
+    with pytest.raises(UserError, match=message):
         checked(Broken())
 
 

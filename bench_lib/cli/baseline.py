@@ -131,7 +131,7 @@ _QUARANTINE: list[Column[tuple[str, Quarantine]]] = [
 def accept(
     *,
     run: RunName,
-    reason: Annotated[str, typer.Option(help="Why these values are right.")] = "",
+    reason: Reason = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")
     ] = False,

@@ -197,7 +197,7 @@ class _Study(Measuring):
         available: int | None,
     ) -> None:
         """Measure numbers of workers, by what the workers are, on a device."""
-        from bench_lib.studies.scaling import cases_of, points
+        from bench_lib.studies.scaling import points
 
         new = [
             point
@@ -207,11 +207,11 @@ class _Study(Measuring):
             )
         ]
         self._points += new
-        if cases := cases_of(new):
+        if cases := {point.case.id: point.case for point in new if point.case is not None}:
             self.device = device
             processes = self._options.processes
             remark = f", {processes} times" if processes > 1 else ""
-            self.figures_of_all(cases, remark, processes=processes)
+            self.figures_of_all([*cases.values()], remark, processes=processes)
 
     def tell_all(self) -> NoReturn:
         """Print the result and leave.

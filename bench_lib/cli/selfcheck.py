@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +10,7 @@ from bench_lib.cli.options import share_of
 from bench_lib.cli.output import DEFAULT_HISTORY, DEFAULT_MATRIX, Json, Matrix, picked, say, tell
 from bench_lib.cli.reading import case_of
 from bench_lib.formats import FINE_SHARE, SHARE, amount, seconds
-from bench_lib.model import Case, UserError
+from bench_lib.model import UserError
 from bench_lib.report.answer import Answer, Column, Table
 from bench_lib.report.render import cell
 
@@ -54,7 +53,11 @@ def selfcheck(
     device = backends.detect()[0]
     planted = _shares(effects)
     default = DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE
-    network = _network(case or default, matrix)
+    network = case_of(case or default, matrix, DEFAULT_HISTORY)
+    if network.workload != "network" or network.launch.ranks > 1:
+        raise UserError(
+            f"{network.id} is not a network on one device; delays can be planted only in those"
+        )
     delays = ", ".join(amount(effect, SHARE) for effect in planted if effect)
     plan = f"{processes} fresh processes, each clean and with {delays} planted"
     say(f"{network.id} on {device.key}: {plan}")
@@ -69,15 +72,6 @@ def selfcheck(
             progress=ProgressLines(say, lambda _phase: Pace({})),
         )
     tell(_answer(result, device.key), json=json)
-
-
-def _network(case_id: str, matrix: Path) -> Case:
-    case = case_of(case_id, matrix, DEFAULT_HISTORY)
-    if case.workload != "network" or case.launch.ranks > 1:
-        raise UserError(
-            f"{case_id} is not a network on one device; delays can be planted only in those"
-        )
-    return case
 
 
 def _shares(text: str) -> list[float]:

@@ -86,11 +86,6 @@ def _values(batch_size: int, over: str, n: int, kind: str) -> dict[str, Param]:
     return {**values, "threads": 1} if over == PROCESSES else values
 
 
-def cases_of(points: Sequence[ScalingPoint]) -> list[Case]:
-    """Return the cases of points, each once."""
-    return list({p.case.id: p.case for p in points if p.case is not None}.values())
-
-
 # ---- results ------------------------------------------------------------------------------
 
 

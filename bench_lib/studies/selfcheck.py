@@ -34,19 +34,15 @@ CPU_UNITS, GPU_UNITS = 100, 200_000
 """Units of the shortest delay, which is measured to learn how long a unit lasts."""
 
 
-class SelfcheckError(UserError):
-    """The machine cannot be checked; says why and what to do."""
-
-
 def median_s(outcome: Outcome) -> float:
-    """Return the median step in seconds; raises SelfcheckError if there is none."""
+    """Return the median step in seconds; raises UserError if there is none."""
     problem = outcome.fault and outcome.fault.in_words
     if outcome.skipped is not None:
         problem = f"{outcome.skipped}; choose another case"
     if (last := outcome.attempts[-1]).invalid:
         problem = f"{last.discarded}; try again when that is over"
     if problem:
-        raise SelfcheckError(f"{outcome.case.id}: {problem}")
+        raise UserError(f"{outcome.case.id}: {problem}")
     measurement = next(a.measurement for a in outcome.attempts if a.accepted and a.measurement)
     return statistics.median(measurement.iteration_s)
 
@@ -127,7 +123,7 @@ def check(
 ) -> Selfcheck:
     """Plant delays in a ``network`` case, measure in FEWEST processes or more, and judge.
 
-    ``effects`` are shares of a step.  Raises SelfcheckError where the case cannot be measured.
+    ``effects`` are shares of a step.  Raises UserError where the case cannot be measured.
     """
     effects = sorted({0.0, *effects})
     turns = itertools.product(range(1, processes + 1), range(1, len(effects) + 1))
@@ -165,7 +161,7 @@ def _calibrated(device: HeldDevice, case: Case, units: int) -> tuple[float, floa
         median_s(outcome) for (outcome,) in device.measure_again([clean, *delays, clean], 0)
     )
     if long <= short:
-        raise SelfcheckError(
+        raise UserError(
             f"three times the work took no longer ({seconds(long)}, after {seconds(short)}): this "
             "machine is too busy for a check; try again when it is idle"
         )
