@@ -93,16 +93,13 @@ def fit(name: str, values: Mapping[int, float]) -> Law | str:
     """Fit a law to values by number of workers, or say why not.
 
     Amdahl's are times of the same work, Gustafson's throughputs of work that grows with the
-    workers, in any one unit.  Raises ValueError for an invalid value or number of workers.
+    workers, in any one unit; all are above 0.
 
     value(n) = value(1) (s + (1 - s) grows(n)) is fitted by least squares of relative errors.
     Both unknowns are fitted, s between 0 and 1.  The interval holds every s whose sum of
     squares, with the value(1) that suits it best, is not above the least one by more than
     Student's t allows, with two degrees of freedom taken by the fit.
     """
-    for n, value in values.items():
-        if n < 1 or not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}: {value:g} with {n} workers; both must be above 0")
     if len(values) < LEAST_POINTS:
         return f"{name}'s law needs at least {LEAST_POINTS} points; {len(values)} could be measured"
     points = [(1 / n if name == AMDAHL else n, value) for n, value in values.items()]
