@@ -187,7 +187,7 @@ class MeasuringContext:
     phase: Callable[[str], None] = lambda _name: None
     """Called with each phase of the case, for the error message of a hang."""
     left: Callable[[float], None] = lambda _left_s: None
-    """Called with the seconds that the case still takes, when a first step or the warm-up tells."""
+    """Called with the seconds that the case still takes, whenever its steps tell more of them."""
     agree: Callable[[float], float] = lambda value: value
     """Makes ranks take the same decision: returns the largest of all ranks' values."""
     give_way: Callable[[], None] = lambda: None
@@ -274,7 +274,7 @@ def _measured(
         warnings.append(f"not steady after {steady.elapsed_s:.1f} s of warm-up: {differ}")
 
     n = workload.steps or iterations_for(sampling, steady.blocks[-1])
-    context.left(_left_s(sampling, context, workload, steady.blocks[-1]))
+    context.left(_left_s(sampling, context, workload, n, steady.blocks[-1]))
     context.phase("measure")
     stretch = _run_stretch(clock, workload, n)
     intervals = stretch.iteration_s
@@ -283,6 +283,7 @@ def _measured(
     training = workload.training()
     issues = clock.asynchronous and not workload.fed_by_host
     step_s = statistics.median(intervals)
+    context.left(_left_s(sampling, context, workload, 0, step_s))
     enqueue_s = _enqueue_time(clock, workload.step, context.agree(step_s)) if issues else None
     host_bound = enqueue_s is not None and (
         enqueue_s >= HOST_BOUND * step_s or stretch.end_s - stretch.issued_s < BACKLOG * step_s
@@ -372,7 +373,8 @@ def _warmed_up(
     context.phase("warm-up")
     if not workload.compiled:  # or that time is the compiler's
         warmup_s = max(sampling.warmup_s, (least if brief else least + 1) * first_step_s)
-        context.left(warmup_s + _left_s(sampling, context, workload, first_step_s))
+        n = workload.steps or iterations_for(sampling, first_step_s)
+        context.left(warmup_s + _left_s(sampling, context, workload, n, first_step_s))
     steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, least, sampling.warmup_early_s)
     steady.warm_up(context, workload.step, first_step_s)
     context.phase("give way")
@@ -383,13 +385,12 @@ def _warmed_up(
 
 
 def _left_s(
-    sampling: Sampling, context: MeasuringContext, workload: Workload, step_s: float
+    sampling: Sampling, context: MeasuringContext, workload: Workload, steps: int, step_s: float
 ) -> float:
-    """Return about how long a case takes after its warm-up, at so many seconds a step.
+    """Return about how long ``steps`` measured steps take, and all that follows them, in seconds.
 
     What takes some seconds at most, however long a step is, does not count.
     """
-    steps = workload.steps or iterations_for(sampling, step_s)
     if workload.portions:
         steps += LEAST_PORTIONED
     if sampling.checks and NUMERICS not in context.known:
