@@ -45,7 +45,7 @@ def test_a_device_in_use_is_refused_with_its_holder_and_the_cure(lock):
     with pytest.raises(DeviceBusyError) as caught:
         lock().acquire(0, said.append)
     holder = f"process {os.getpid()} of {pwd.getpwuid(os.geteuid()).pw_name}"
-    assert said == [f"waiting for mi300x, in use by {holder}"]
+    assert said == [f"waiting up to 0 s for mi300x, in use by {holder}"]
     assert str(caught.value) == (
         f"mi300x (GPU-0123) is in use by {holder} and was not free within 0 s; "
         "wait for that run to end; pytest waits longer with -o perf_lock_wait=SECONDS"

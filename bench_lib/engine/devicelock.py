@@ -48,7 +48,8 @@ class DeviceLock:
             try:
                 self._lock.acquire(timeout=0)
             except Timeout:
-                on_wait(f"waiting for {self._device.key}, in use by {_holder(self._path)}")
+                holder = _holder(self._path)
+                on_wait(f"waiting up to {wait_s:g} s for {self._device.key}, in use by {holder}")
                 self._lock.acquire(timeout=wait_s, poll_interval=LOOK_AGAIN_S)
         except Timeout:
             raise DeviceBusyError(
