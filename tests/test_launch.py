@@ -202,10 +202,18 @@ def test_another_environment_takes_from_our_folders_only_what_it_lacks(
     steps = Case("x", "steps:step", {}, sampling=AT_ONCE)
     brief = {name: value for name, value in BRIEF.items() if name != "PYTHONPATH"}
     found = []
-    for side in (Side(), Side(str(tmp_path / "accepted" / "bin" / "python"))):
+    accepted = str(tmp_path / "accepted" / "bin" / "python")
+    chosen = {"PYTHONPATH": str(path)}
+    sides = (Side(), Side(accepted), Side(environment=chosen), Side(accepted, chosen))
+    for side in sides:
         with Zygote(python=side.python, environment={**brief, **side.variables}) as zygote:
             found.append(zygote.fork().measure(steps).warnings[0])
-    assert found == ["ours ours path", f"site-packages {tmp_path.name} path"]
+    assert found == [
+        "ours ours path",
+        f"site-packages {tmp_path.name} path",
+        "path ours path",
+        "path ours path",
+    ]
 
 
 def test_a_skip_gives_the_reason_and_keeps_the_context(context: WorkerProcess) -> None:

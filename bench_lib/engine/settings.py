@@ -67,9 +67,10 @@ class Side:
         """What is set for its workers, on top of our own.
 
         Our folder and our PYTHONPATH have the code of our environment.  Another one has its own
-        installed, and takes from them only what it lacks.
+        installed, or in a PYTHONPATH of its own, and takes from them only what it lacks.
         """
-        if self.python == sys.executable or self.folder is not None:
+        is_ours = self.python == sys.executable and "PYTHONPATH" not in self.environment
+        if is_ours or self.folder is not None:
             return dict(self.environment)
         behind = os.environ.get("PYTHONPATH", "")
         return {"PYTHONPATH": "", BEHIND_VARIABLE: behind, **self.environment}

@@ -36,8 +36,10 @@ def _find_installed_first(behind: str) -> None:
     if sys.path[0] == here:  # from `python -m`
         del sys.path[0]
     sys.path += [here, *map(os.path.abspath, filter(None, behind.split(os.pathsep)))]
-    # Editable installs may add a finder of their own, after the one of these folders.
-    sys.meta_path.sort(key=lambda finder: finder is PathFinder)
+    # Editable installs may add a finder of their own, after the one of these folders.  A PYTHONPATH
+    # that was chosen for this side, after bench-lib's folder, comes before them.
+    if os.pathsep not in os.environ["PYTHONPATH"]:
+        sys.meta_path.sort(key=lambda finder: finder is PathFinder)
 
 
 def _run(arguments: list[str]) -> int:
