@@ -862,6 +862,7 @@ def test_a_device_that_waits_no_longer_is_judged_by_its_own_time_where_the_wall_
     statuses = {v.metric: v.status for v in verdicts}
     assert (statuses["latency"], statuses["device"]) == (Status.SKIPPED, Status.OK)
     assert overall(verdicts) is Status.OK
+    assert "; the device waited for the host in some processes; " in verdicts[0].reason
 
 
 def test_memory_and_numerics_are_not_excused_by_the_host():
@@ -878,6 +879,19 @@ def test_a_restless_wall_gives_way_to_a_steady_device():
     assert latency.reason.endswith(INSTEAD)
     assert device.status is Status.OK
     assert overall(verdicts) is Status.OK
+
+
+@pytest.mark.parametrize("waited_before", [True, False])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_restless_wall_that_is_far_slower_is_measured_again(waits, waited_before):
+    old = of(
+        [replace(p, host_bound=waited_before or i == 0) for i, p in enumerate(bound(*RESTLESS))]
+    )
+    for changes, status in (([0.6], Status.NOISY), ([0.6] * 2, Status.REGRESSED)):
+        now = [replace(process, host_bound=waits) for process in bound(*changes)]
+        verdicts = verdicts_on(now, old, planned=4)
+        assert verdicts[0].status is overall(verdicts) is status
+        assert is_suspicious(verdicts)
 
 
 def test_a_steady_wall_is_heard():

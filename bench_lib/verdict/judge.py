@@ -20,6 +20,7 @@ from bench_lib.findings import (
     Differs,
     HostBound,
     Interleaved,
+    Note,
     OtherState,
     Overruled,
     Unaccepted,
@@ -365,7 +366,7 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
 
     Wall-clock time then shows Python's launch path and whatever else the host did.  The device's
     own time is judged separately.  If it is steady, it takes the place of a wall-clock time that is
-    noisy.
+    noisy, unless that is slower all the same: then fresh processes tell by how much.
     """
     is_steady = _device_is_steady(verdicts)
     if not evidence.waits():
@@ -379,8 +380,10 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
 
 
 def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
-    """Skip verdicts on a wall time that cannot tell."""
-    finding = HostBound(before=True, device_judges=True)
+    """Skip verdicts on a wall time that cannot tell; not every process waited for its host."""
+    finding = Note(
+        "the device waited for the host in some processes; the device's own time is judged instead"
+    )
     return [
         replace(v.finding(finding), status=Status.SKIPPED)
         if of(v.metric).host_sets and _cannot_tell(v)
@@ -391,9 +394,9 @@ def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
 
 def _cannot_tell(verdict: Verdict) -> bool:
     """Whether a case may be slower, but as well be no slower at all."""
-    if verdict.status is Status.SUSPECT:
-        return verdict.interval is not None and verdict.interval[0] <= 1
-    return verdict.status is Status.NOISY
+    if verdict.interval is None:
+        return verdict.status is Status.NOISY
+    return verdict.status in (Status.NOISY, Status.SUSPECT) and verdict.interval[0] <= 1
 
 
 def _device_is_steady(verdicts: Sequence[Verdict]) -> bool:
@@ -417,7 +420,8 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
             status = Status.NOISY
         elif verdict.interval is None or verdict.interval[0] <= most:
             status = Status.SUSPECT
-    is_replaced = device_is_steady and status is Status.NOISY
+    is_open = verdict.status in SLOWER or _cannot_tell(verdict)
+    is_replaced = device_is_steady and status is Status.NOISY and is_open
     allowed = BETWEEN_HOST_STATES if before and is_by_chance else 0.0
     finding = HostBound(before, allowed, device_judges=is_replaced)
     if not before or status is Status.REGRESSED:
