@@ -298,7 +298,7 @@ def test_runs_within_twenty_hours_before_the_newest_are_of_its_night():
         "2026-01-02T16:00:01Z",
     )
     assert found.of_run == {"a": 0, "b": 0, "c": 1, "d": 1}
-    assert (found.runs, found.tonight) == (["a", "c"], 1)
+    assert (found.runs, len(found.began)) == (["a", "c"], 2)
     assert found.began == ["2026-01-01T00:00:00Z", "2026-01-01T20:00:01Z"]
 
 

@@ -81,24 +81,22 @@ class Engine:
         # Both runs begin at the same moment; sorted ids put the reference's first in lists.
         ids = sorted(history.new_id() for _ in settings.sides)
         opened = functools.partial(Suite, settings.history, self.baselines_of, self.device)
-        reference = None
+        reference, others = None, {}
         if (name := settings.reference) is not None:
             reference = opened(side=name, settings=settings, run_id=ids[0], candidate_run=ids[-1])
-        if reference is not None and settings.by_baseline:
+            others[name] = reference
             ours, side = settings.sides.values()
-            reference.problem = problem_of(side, ours)
-            if reference.problem and not settings.reference_is_optional:
-                reference.writer.close()
-                raise LaunchError(reference.problem)
-            if reference.problem:
-                settings.say(f"warning: judged by the baseline alone: {reference.problem}")
+            if settings.by_baseline and (problem := problem_of(side, ours)):
+                if not settings.reference_is_optional:
+                    reference.writer.close()
+                    raise LaunchError(problem)
+                settings.say(f"warning: judged by the baseline alone: {problem}")
+                reference.problem = problem
                 self.settings = replace(settings, sides={settings.candidate: ours})
         own = opened(
             side=settings.candidate, settings=self.settings, run_id=ids[-1], reference=reference
         )
-        self.suites = {settings.candidate: own}
-        if name is not None and reference is not None:
-            self.suites[name] = reference
+        self.suites = {settings.candidate: own, **others}
 
     @property
     def suite(self) -> Suite:

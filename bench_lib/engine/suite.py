@@ -101,15 +101,14 @@ class Suite:
         self.began.setdefault(case_id, outcome.environment)
         if outcome.fault is not None and outcome.fault.kind == "launch":
             self.problem = outcome.fault.message
+        # A reference's software is not the run's: beside a baseline it never counts.
+        never_counts = self._candidate_run is not None and self._settings.by_baseline
+        reason = f"the reference of run {self._candidate_run}, interleaved with it"
+        record.attempts.extend(outcome.attempts)
         for attempt in outcome.attempts:
-            record.attempts.append(attempt)
             kept = attempt
-            if self._candidate_run is not None and self._settings.by_baseline:
-                # A reference's software is not the run's: beside a baseline it never counts.
-                reason = f"the reference of run {self._candidate_run}, interleaved with it"
-                if attempt.measurement is not None:
-                    discarded = attempt.discarded or reason
-                    kept = replace(attempt, accepted=False, discarded=discarded)
+            if never_counts and attempt.measurement is not None:
+                kept = replace(attempt, accepted=False, discarded=attempt.discarded or reason)
             self.writer.attempt(outcome.case, nodeid, kept)
 
     def suspicious(self) -> list[Record]:
@@ -404,10 +403,10 @@ class Suite:
 
     def judged_by(self) -> list[str]:
         """Say what the cases were judged by, and what to know about it."""
-        paired = [case.pairing for case in self._evidenced.values() if case.pairing is not None]
-        if paired and self._reference is not None and any(map(self.pairs_of, self._evidenced)):
+        pairings = [case.pairing for case in self._evidenced.values() if case.pairing is not None]
+        if any(pairing.pairs for pairing in pairings):
             notes = [self._other_than_accepted(case_id) for case_id in self._evidenced]
-            line = f"against {paired[0].reference}, interleaved"
+            line = f"against {pairings[0].reference}, interleaved"
             return [line, *dict.fromkeys(filter(None, notes))]
         judged = [case for case in self._evidenced.values() if not case.is_unjudged]
         if not judged:
@@ -426,10 +425,8 @@ class Suite:
     def _other_than_accepted(self, case_id: str) -> str:
         """Say how the reference differs from what a case's baseline was accepted in."""
         assert self._reference is not None
-        theirs, accepted = (
-            self._reference.began.get(case_id),
-            self._accepted_in(self.records[case_id]),
-        )
+        theirs = self._reference.began.get(case_id)
+        accepted = self._accepted_in(self.records[case_id])
         if theirs is None or accepted is None:
             return ""
         changes = fingerprint.difference(*map(fingerprint.versions, (accepted, theirs)))

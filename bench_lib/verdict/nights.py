@@ -216,7 +216,7 @@ def over_nights(
         level = full.since_last_fall(price)
         if level is not full:
             fell[case_id] = calendar.began[level.nights[0]]
-        if len(level.nights) >= LEAST_LENGTH and level.nights[-1] == calendar.tonight:
+        if len(level.nights) >= LEAST_LENGTH and level.nights[-1] == len(calendar.began) - 1:
             levels[case_id] = level
     rises = [
         _Rise(case_id, level, risen)
@@ -266,11 +266,6 @@ class _Calendar:
     """When the first run of each night began: UTC, ISO 8601."""
     runs: Sequence[str]
     """The id of that run."""
-
-    @property
-    def tonight(self) -> int:
-        """The number of the last night."""
-        return len(self.began) - 1
 
     @classmethod
     def of(cls, runs: Iterable[CaseRun]) -> _Calendar:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench_lib.model import RankSample
-from bench_lib.verdict.statistics.iterations import block_means
 
+BLOCKS = 10
+"""Steps follow each other too closely to be chance one by one; means of so many blocks are."""
 LEAST_POINTS = 3
 """Fewer blocks of steps say nothing about how steady a rank is."""
 LAGGING = 0.02
@@ -55,7 +57,10 @@ def lagging(launches: Iterable[Sequence[RankSample]]) -> list[Straggler]:
     for rank, own in logs.items():
         others = [values for other, values in logs.items() if other != rank]
         usual = [statistics.median(step) for step in zip(*others, strict=True)]
-        behind[rank] = block_means([x - rest for x, rest in zip(own, usual, strict=True)])
+        later = [x - rest for x, rest in zip(own, usual, strict=True)]
+        count = min(BLOCKS, length // 2)
+        edges = [length * i // count for i in range(count + 1)] if count else []
+        behind[rank] = [statistics.fmean(later[a:b]) for a, b in itertools.pairwise(edges)]
     return [
         Straggler(rank, math.expm1(statistics.fmean(blocks)))
         for rank, blocks in behind.items()

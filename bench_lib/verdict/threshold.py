@@ -93,13 +93,13 @@ def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     value, was = worst(new, default=None), worst(old, default=metric.assumed)
     if value is None or was is None or value == was:
         return []
-    is_worse = worst(value, was) == value
-    confirmed = _is_confirmed(metric, evidence, len(new))
-    status = Status.REGRESSED if confirmed else Status.SUSPECT
-    effect = metric.worse if is_worse else metric.better
+    status, effect = Status.IMPROVED, metric.better
+    if worst(value, was) == value:
+        is_confirmed = _is_confirmed(metric, evidence, len(new))
+        status, effect = Status.REGRESSED if is_confirmed else Status.SUSPECT, metric.worse
     return [
         Verdict(
-            *(status if is_worse else Status.IMPROVED, metric.tells, "", value, was, metric.unit),
+            *(status, metric.tells, "", value, was, metric.unit),
             tolerance=0.0,
             against=against,
             findings=[Note(effect)],

@@ -19,8 +19,6 @@ LATENCY = Metric(
     device_sets=True,
     host_sets=True,
 )
-"""It leads: its verdict reports a case that cannot be judged at all."""
-
 
 DEVICE = Metric(
     "device",

@@ -500,20 +500,13 @@ def fit_prior(own: Estimates) -> Estimate | None:
 # --- runs and devices -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Past:
-    """What earlier runs show about a suite's cases."""
+def _past(
+    contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags
+) -> tuple[Estimates, Estimates, int]:
+    """Estimate how far runs and devices are apart in every case, and count the most runs of one.
 
-    run: Estimates
-    """How far runs are apart."""
-    device: Estimates
-    """How far devices are apart: a guess where fewer than two are known."""
-    runs: NDArray[np.intp]
-    """How many of each case are known."""
-
-
-def _past(contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags) -> _Past:
-    """Estimate how far runs and devices are apart in every case of a suite."""
+    Devices are apart by a guess where fewer than two are known.
+    """
     measured = [
         [
             [(origin.device, sum(values) / len(values)) for origin, values in era.items()]
@@ -538,7 +531,8 @@ def _past(contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags) ->
     devices = np.array([len(case) for case in by_device])
     chance = np.where(inside.degrees > 0, inside.variance, 0.0) * devices / np.maximum(1, runs)
     observed = np.maximum(0.0, apart.variance - chance)
-    return _Past(run, _with_guess(observed, apart.degrees, devices, guess, is_unmeasured), runs)
+    device = _with_guess(observed, apart.degrees, devices, guess, is_unmeasured)
+    return run, device, int(runs.max())
 
 
 def _of_one_run(contrast: Contrast) -> list[Sequence[float]]:
@@ -632,11 +626,11 @@ class _Suite:
         self.unusual = np.zeros(len(contrasts))
         """The part of that variance that does not widen the tolerance."""
         guess = np.array([guessed_device(contrast.family) for contrast in contrasts])
-        past = _past(contrasts, guess, self.is_unmeasured)
-        is_known = past.run.degrees > 0
-        self._add(RUN, self.of_run * is_known * past.run.variance, past.run.degrees)
-        self._add_this_run(past)
-        device = self._by_family(past.device)
+        run, device, most_runs = _past(contrasts, guess, self.is_unmeasured)
+        is_known = run.degrees > 0
+        self._add(RUN, self.of_run * is_known * run.variance, run.degrees)
+        self._add_this_run(few=most_runs < LEAST_RUNS)
+        device = self._by_family(device)
         self._add(DEVICE, self.of_device * device.variance, device.degrees)
 
     def _add(self, component: str, variance: Floats, degrees: Floats | float) -> None:
@@ -659,14 +653,13 @@ class _Suite:
         squares = [term.variance**2 / np.maximum(term.degrees, TINY) for term in terms]
         return Estimates(variance, variance**2 / np.sum(squares, axis=0))
 
-    def _add_this_run(self, past: _Past) -> None:
+    def _add_this_run(self, *, few: bool) -> None:
         """Add what the suite's differences show beyond their errors.
 
         Unchanged software that differs by more than its processes explain, in case after case,
         shows how far this run is from the others.  Cases on a device that the baseline lacks have
         no part in it: what that adds is their family's.
         """
-        few = bool(past.runs.max() < LEAST_RUNS)
         load = np.where(self.of_device > 0, 0.0, self.of_run)
         usual = (load > 0) & self._are_usual(MOST_APART**2 * load)
         more: Floats = np.zeros(len(load))

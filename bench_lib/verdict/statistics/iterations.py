@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -30,14 +29,3 @@ def spread(samples: Sequence[float]) -> float:
 def percentile(samples: Sequence[float], fraction: float) -> float:
     """Return the smallest sample, in its unit, that at least ``fraction`` of them do not exceed."""
     return sorted(samples)[math.ceil(fraction * len(samples)) - 1]
-
-
-BLOCKS = 10
-"""Steps follow each other too closely to be chance one by one; means of so many blocks are."""
-
-
-def block_means(values: Sequence[float]) -> list[float]:
-    """Return means of consecutive blocks of two values or more, in the unit of the values."""
-    count = min(BLOCKS, len(values) // 2)
-    edges = [len(values) * i // count for i in range(count + 1)] if count else []
-    return [math.fsum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
