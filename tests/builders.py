@@ -42,7 +42,6 @@ TEN_MS = (-4.6062, -4.6052, -4.6047, -4.6057, -4.6042)
 
 
 def make_case(**fields: Any) -> Case:
-    """Return one case of the network workload."""
     return replace(
         Case(
             id=CASE_ID,
@@ -313,12 +312,10 @@ def night(day: int) -> str:
 
 
 def run_id(path: Path) -> str:
-    """Return the id of a run by its file."""
     return path.name.partition(".")[0].rpartition("_")[2]
 
 
 def the_run(folder: Path) -> history.Run:
-    """Return the only run in the history of a folder."""
     (path,) = history.files(folder / "history")
     return history.read(path)
 

@@ -26,12 +26,10 @@ class Printed(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What it printed, by line."""
         return self.out.splitlines()
 
     @property
     def json(self) -> Any:
-        """What it printed, decoded."""
         return document_in(self.out)
 
     @property
@@ -45,7 +43,6 @@ class Quiet(Printed):
 
     @property
     def json(self) -> Any:
-        """What it printed, decoded."""
         assert self.err == ""
         return super().json
 

@@ -62,7 +62,6 @@ def deep(_setting: Setting) -> Step:
 
 
 def raising(_setting: Setting, *, phase: str) -> Workload:
-    """Raise a ValueError in one of the phases of a case."""
     steps = 0
 
     def fail() -> NoReturn:
@@ -100,7 +99,6 @@ hungry = _in_a_step(lambda: torch.empty(1 << 60, dtype=torch.uint8))
 
 
 def hungry_without_torch(_setting: Setting) -> Step:
-    """Ask Python itself for more than there is."""
     return lambda: bytearray(1 << 60)
 
 
@@ -115,7 +113,6 @@ def incomparable(_setting: Setting) -> Workload:
 
 
 def wrong(_setting: Setting) -> Workload:
-    """Answer NaN."""
     return Workload(
         lambda: None, numerics=lambda: Numerics(finite=False, cosine=math.nan, loss=math.inf)
     )

@@ -82,7 +82,6 @@ def make_case(
     ranks: int = 1,
     **fields: Any,
 ) -> Case:
-    """Return one case of the network workload, named after its axes."""
     name = f"{network}-b{batch_size}-{precision}-{compile_mode}-{task}"
     return replace(
         Case(
@@ -174,7 +173,6 @@ def make_points(
 
 
 def make_moved(points: Sequence[Point], at: int, ratio: float = 1.05, **fields: Any) -> Moved:
-    """Return a change point at a position among the points, of a night with an upgrade."""
     change = Change(at, 20.0, math.log(ratio), 0.0025, 58.0)
     return replace(Moved(change, points[at].run_id, points[at].time, list(UPGRADE)), **fields)
 
@@ -309,7 +307,6 @@ def regressed(case: Case | None = None, ratio: float = 1.08, **fields: Any) -> N
 
 
 def improved(case: Case | None = None, **fields: Any) -> NightCase:
-    """Return a case that got faster."""
     return make_entry(
         case or make_case(precision="bf16"),
         status=Status.IMPROVED,
@@ -425,7 +422,6 @@ def year_night() -> Night:
 
 
 def empty_night() -> Night:
-    """Return a night in which nothing was measured."""
     return make_night([], runs=[], left_out=["no runs in history"])
 
 

@@ -14,10 +14,7 @@ WHO = {
 
 
 class Repository:
-    """A repository in a folder of its own."""
-
     def __init__(self, folder: Path) -> None:
-        """Begin with nothing in it."""
         self.folder = folder
         folder.mkdir()
         self.git("init", "--quiet", "--initial-branch=main")

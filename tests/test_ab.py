@@ -50,14 +50,12 @@ class Scripted(Contexts):
     """One side's zygote: as in ``scripted``, its contexts named A1, A2, ..., the log shared."""
 
     def __init__(self, name: str, log: list[str]) -> None:
-        """Answer FAST until a test writes a script."""
         super().__init__({}, DEVICE)
         self.name, self.log = name, log
         self.about: dict[str, dict[str, Any]] = {}
         """By case, fields of its measurements."""
 
     def fork(self, *, tries: int | None = None) -> Context:
-        """Fork, unless told to refuse from some fork on."""
         self.forks += 1
         if self.refuse_forks_from is not None and self.forks >= self.refuse_forks_from:
             raise LaunchError("no device")
@@ -71,7 +69,6 @@ class Detailed(Context):
     """A context whose measurements have the fields that its side's ``about`` names."""
 
     def measure(self, case, *_) -> Measurement:
-        """Give the script's next answer for this case."""
         return replace(super().measure(case), **self.contexts.about.get(case.id, {}))
 
 
@@ -79,7 +76,6 @@ class Watching(Watch):
     """Telemetry that notes whose processes it was told to expect."""
 
     def __init__(self) -> None:
-        """Have been asked nothing."""
         super().__init__()
         self.own: list[list[int]] = []
 
@@ -106,7 +102,6 @@ class Bed:
     of_sides: list[tuple[Side, Scripted]] = field(default_factory=list)
 
     def hold(self, device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
-        """Hold the device with scripted workers."""
         if len(settings.sides) == 2:  # otherwise one of these is profiled
             self.of_sides = list(zip(settings.sides.values(), (self.b, self.a), strict=True))
         return HeldDevice(
@@ -119,7 +114,6 @@ class Bed:
         )
 
     def opened(self, *, pairs: int = 3, most: int = 6) -> Any:
-        """Open a comparison."""
         settings = Settings(
             history=self.folder / "runs",
             processes=pairs,
@@ -147,13 +141,11 @@ class Bed:
         return [line for line in self.log if " " in line and line.split()[0][1:].isdigit()]
 
     def history_of(self, side: str) -> history.Run:
-        """Return a side's run as its file tells it."""
         return history.read(self.suites[side].writer.path)
 
 
 @pytest.fixture
 def bed(tmp_path, monkeypatch):
-    """Return two sides whose scripts a test fills in."""
     log: list[str] = []
     sides = {name: Side() for name in ("A", "B")}
     made = Bed(tmp_path, log, Scripted("A", log), Scripted("B", log), Watching(), sides, [])
@@ -448,7 +440,6 @@ CASE = '[[smoke.factory]]\nid = "{id}"\ntarget = "faulty:well"\n'
 
 @pytest.fixture
 def matrix(tmp_path):
-    """Return a matrix of three cases."""
     path = tmp_path / "matrix.toml"
     ids = ("big-fp16", "big-fp32", "small-fp32")
     path.write_text(FACTORY + "".join(CASE.format(id=id_) for id_ in ids))

@@ -65,12 +65,10 @@ class Noisy(Contexts):
     """The workers of one side, whose times follow what its commit has planted."""
 
     def __init__(self, bed: Bed, number: int) -> None:
-        """Measure commit ``number``."""
         super().__init__({}, DEVICE)
         self.bed, self.number = bed, number
 
     def fork(self, *, tries: int | None = None) -> Context:
-        """Fork, unless the commit cannot open the device."""
         if self.number in self.bed.unstartable:
             raise LaunchError("libtorch.so is not there")
         context = super().fork(tries=tries)
@@ -102,7 +100,6 @@ class Bed:
     draw: random.Random = field(default_factory=lambda: random.Random(3))
 
     def hold(self, device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
-        """Hold the device with scripted workers."""
         return HeldDevice(
             device,
             settings,
@@ -113,14 +110,12 @@ class Bed:
         )
 
     def between(self, good: str, bad: str, *_about: Any) -> list[Candidate]:
-        """Return the commits by their numbers."""
         if not (good.lstrip("c").isdigit() and bad.lstrip("c").isdigit()):
             raise UserError(f"{good} is no commit; name one of c0 to c{LAST}")
         first, last = (int(each.lstrip("c")) for each in (good, bad))
         return [Scripted(f"c{k}", f"Change {k}", bed=self) for k in range(first, last + 1)]
 
     def bisecting(self) -> Bisecting:
-        """Return a search, with what earlier ones kept."""
         return Bisecting(
             make_case(id="x"),
             DEVICE,
@@ -144,7 +139,6 @@ def bed(tmp_path, monkeypatch):
 
 
 def searched(bed: Bed, most_pairs: int = 100) -> Bisecting:
-    """Return a search that has ended."""
     hunt = bed.bisecting()
     hunt.run(most_pairs)
     return hunt
@@ -318,7 +312,6 @@ target = "faulty:well"
 
 @pytest.fixture
 def command(bed, tmp_path, monkeypatch, capsys):
-    """Return a function that runs ``bench-lib bisect`` on the scripted machine."""
     (tmp_path / "matrix.toml").write_text(MATRIX)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(catalogue, "network_sizes", dict)

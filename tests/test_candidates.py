@@ -140,7 +140,6 @@ SAID = "WARNING: ...\nengine (3.0)\nAvailable versions: 3.0, {}2.0+rocm7, 1.0\n 
 
 @pytest.fixture
 def pip(monkeypatch):
-    """Return the commands that pip was called with."""
     asked: list[list[str]] = []
 
     def build(words, _what):

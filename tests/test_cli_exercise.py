@@ -26,17 +26,13 @@ EAGER = "resnet50-b32-fp32-eager-infer"
 
 
 class Answer(Printed):
-    """How the command ended and what it printed."""
-
     def table(self) -> list[list[str]]:
-        """Return the cells of the table that comes first."""
         rows = self.lines[: self.lines.index("")]
         return [re.split("  +", row.strip()) for row in rows]
 
 
 @pytest.fixture
 def exercise(tmp_path, monkeypatch, capsys):
-    """Return a function that runs an exercise in an empty folder, on workers with a script."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words, script=None, device=DEVICE) -> Answer:

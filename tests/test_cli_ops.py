@@ -26,16 +26,12 @@ ADD = "op-add-64x1024x1024-fp32"
 
 
 class Answer(Printed):
-    """How the command ended and what it printed."""
-
     @property
     def told(self) -> list[str]:
-        """The tool's lines."""
         return self.lines[1 : self.lines.index("")]
 
     @property
     def table(self) -> list[list[str]]:
-        """The cells of our table."""
         begin = next(i for i, line in enumerate(self.lines) if line.startswith("operator "))
         rows = self.lines[begin : self.lines.index("", begin)]
         return [re.split("  +", row.strip()) for row in rows]
@@ -43,7 +39,6 @@ class Answer(Printed):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the command in an empty folder, on workers with a script."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words, script=None, devices=(DEVICE,)) -> Answer:

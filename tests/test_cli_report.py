@@ -11,7 +11,6 @@ from bench_lib.model import Status
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    """Run the program in a folder of its own; returns its exit status and what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bench_lib.storage.history.utc_now", lambda: nights.stamp(minutes=360))
 
@@ -23,7 +22,6 @@ def cli(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def night(tmp_path):
-    """Write a run in which one case of two regressed."""
     records = [nights.make_entry().record, nights.regressed().record]
     return builders.write_run(tmp_path / "history", records, now="20261120T020000Z")
 

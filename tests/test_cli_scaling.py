@@ -25,11 +25,8 @@ NET = "resnet50-b64-fp32-eager-train"
 
 
 class Answer(Printed):
-    """How the command ended and what it printed."""
-
     @property
     def rows(self) -> list[dict[str, str]]:
-        """The table's rows, by heading."""
         head, *body = self.lines[: self.lines.index("")]
         names = re.findall(r"\S+(?: \S+)*", head)
         ends = [head.index(name) + len(name) for name in names]
@@ -55,7 +52,6 @@ class Answer(Printed):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the command in an empty folder, on workers with a script."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words, script=None, devices=(CPU,), per_rank=None) -> Answer:

@@ -33,7 +33,6 @@ LEARNT = Training(
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the command in an empty folder, on workers with a script."""
     monkeypatch.chdir(tmp_path)
     told = {}
 

@@ -28,8 +28,6 @@ STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
 
 
 class Answer(Quiet):
-    """How the command ended and what it printed."""
-
     @property
     def cases(self) -> dict[str, dict]:
         return {row["case_id"]: row for row in self.json["cases"]}
@@ -37,7 +35,6 @@ class Answer(Quiet):
 
 @pytest.fixture
 def compare(tmp_path, monkeypatch, capsys):
-    """Return a function that runs the command in a folder of its own."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Answer:

@@ -36,7 +36,6 @@ def test_an_installers_output_is_told_by_the_line_that_names_the_cause(output, g
 
 
 def wheel(folder: Path, name: str, version: str, *needs: str) -> Path:
-    """Write a wheel of one module."""
     about = f"{name}-{version}.dist-info"
     path = folder / f"{name}-{version}-py3-none-any.whl"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]

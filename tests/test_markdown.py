@@ -38,7 +38,6 @@ NASTY = [
 
 
 def since(entry) -> str:
-    """Return since when a failure of a night is."""
     return onset(nights.make_night([entry]), entry).since
 
 
@@ -115,7 +114,6 @@ def test_a_span_of_code_shows_what_was_typed(words):
 
 
 def section(count: int, **fields) -> MarkdownSection:
-    """Return a section of so many rows of 20 bytes."""
     rows = [f"| {n:016} |" for n in range(count)]
     return MarkdownSection(
         **{"title": "T", "rows": rows, "what": "rows", "head": github.table(["n"])} | fields

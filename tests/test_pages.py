@@ -130,7 +130,6 @@ def test_a_single_failure_is_named_in_the_sentence() -> None:
 
 
 def _ended(night: Night, time: str | None) -> Night:
-    """Return a night whose runs ended at a time."""
     return replace(night, runs=[replace(run, ended=time) for run in night.runs])
 
 
@@ -764,8 +763,6 @@ def test_the_command_that_measures_again_finds_its_case(fields, options) -> None
 
 
 class _Repository(Checkout):
-    """A checkout that knows one commit."""
-
     known = Commit("b" * 40, "Tiles: half as wide", "A. Author", nights.stamp(4), "https://h/b")
 
     def __init__(self) -> None:

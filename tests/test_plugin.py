@@ -1004,7 +1004,6 @@ def test_the_next_step_names_paths_that_are_not_the_usual_ones(suite):
 
 
 def own_case(**fields):
-    """Return a case that a test makes itself."""
     return Case("x", "steps:step", **fields)
 
 

@@ -85,7 +85,6 @@ class Bed:
     engine: Any = None
 
     def hold(self, device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
-        """Hold the device with both sides' workers."""
         return HeldDevice(
             device,
             settings,
@@ -96,7 +95,6 @@ class Bed:
         )
 
     def start(self, side: Side, _device: Hardware) -> Contexts:
-        """Start the workers of a side."""
         self.started.append((side is self.reference, self.here.forks + self.there.forks))
         if side is not self.reference:
             return self.here
@@ -159,7 +157,6 @@ def bed(tmp_path, monkeypatch):
 
 
 def accept(bed, *case_ids, **fields):
-    """Accept baselines of ten milliseconds."""
     builders.accept(bed.folder / "baselines", DEVICE, *case_ids, **fields)
 
 

@@ -188,7 +188,6 @@ def test_a_document_has_all_that_0_1_0_printed_or_another_number():
 
 
 def number_of(schema):
-    """Return the number that a document or a file has, or 0."""
     head = schema.get("oneOf", [schema])[0]["$ref"].rpartition("/")[2]
     number = schema["$defs"][head]["properties"].get("schema", {})
     return number.get("const") or number.get("enum", [0])[0]

@@ -11,7 +11,6 @@ from bench_lib.worker.workloads import Setting, Workload
 
 
 def relu(_setting: Setting) -> Callable[[], Tensor]:
-    """Multiply and clamp."""
     matrix = torch.ones(32, 32)
     return lambda: torch.relu(matrix @ matrix)
 

@@ -89,7 +89,6 @@ class Device:
         return self._now
 
     def synchronize(self) -> None:
-        """Let the host catch up with the device."""
         self.log.append("synchronize")
         self.catch_up(self._busy_until)
 
@@ -98,27 +97,22 @@ class Device:
         self._now = max(self._now, with_s)
 
     def marks(self, n: int) -> Marks:
-        """Return marks on the device's time."""
         self.log.append(f"allocate {n} marks")
         return Marks(self, n)
 
     def allocated_bytes(self) -> int | None:
-        """Bytes in use."""
         self.log.append("read allocated")
         return self.allocated
 
     def reset_peak(self) -> None:
-        """Forget the peak so far."""
         self.log.append("reset peak")
         self.peak = self.allocated
 
     def peak_bytes(self) -> int | None:
-        """Most bytes since."""
         self.log.append("read peak")
         return self.peak
 
     def release(self) -> None:
-        """Log it."""
         self.log.append("release")
 
     def take_turn(self) -> None:
@@ -127,7 +121,6 @@ class Device:
 
     @contextlib.contextmanager
     def recorded(self, step: Callable[[], object]) -> Iterator[Callable[[], None]]:
-        """Lend the script's replays."""
         assert step == self.step
         self.log.append("record")
         if self.no_graph is not None:
@@ -159,7 +152,6 @@ class Device:
         return max(self._now, self._busy_until)
 
     def rest(self, seconds: float) -> None:
-        """Cool down."""
         self.rests.append(seconds)
         self._now += seconds
         if self._full_clock_s is not None and seconds >= self._needs_rest_s:
@@ -173,7 +165,6 @@ class Device:
     # --- the workload
 
     def step(self) -> None:
-        """Cost what the script says."""
         i, self.steps = self.steps, self.steps + 1
         self.log.append("step")
         self.collecting.append(gc.isenabled())
@@ -196,7 +187,6 @@ class Device:
         self.peak = max(self.peak, self.allocated + extra)
 
     def workload(self) -> Workload:
-        """Build the workload."""
         self.log.append("build")
         defaults = {
             "first_step_done": lambda: self.log.append("first step done"),
@@ -208,7 +198,6 @@ class Device:
     # --- the context
 
     def measure(self, sampling: Sampling = AT_ONCE, **context: Any) -> Measurement:
-        """Measure the script."""
         case = Case("scripted", f"{__name__}:scripted", {}, sampling=sampling)
         defaults = {
             "phase": lambda name: self.log.append(f"phase {name}"),
@@ -236,17 +225,14 @@ class Marks:
     """Marks on the time of a machine that follows a script and keeps a log."""
 
     def __init__(self, machine: Any, n: int) -> None:
-        """Hold n marks."""
         self._machine = machine
         self._times = [math.nan] * n
 
     def mark(self, i: int) -> None:
-        """Note the device's time."""
         self._machine.log.append(f"mark {i}")
         self._times[i] = self._machine.device_now()
 
     def intervals(self) -> list[float]:
-        """Seconds between the marks."""
         self._machine.log.append("read marks")
         assert not any(map(math.isnan, self._times)), "events that were never recorded have no time"
         return [b - a for a, b in itertools.pairwise(self._times)]

@@ -49,7 +49,6 @@ class Worker(Context):
     """A context whose steps all take what they should."""
 
     def measure(self, case: Case, *_: object) -> Measurement:
-        """Take no time."""
         return measured(case)
 
 
@@ -57,11 +56,9 @@ class Workers(Contexts):
     """What forks such contexts."""
 
     def __init__(self, device: Hardware) -> None:
-        """Be of one device."""
         super().__init__({}, device)
 
     def fork(self, *, tries: int | None = None) -> Context:
-        """Fork."""
         self.forks += 1
         return Worker(self, f"context-{self.forks}")
 

@@ -19,7 +19,6 @@ class ThreadGroup:
     """Stands in for ``torch.distributed``: its default group is the threads of ``run``."""
 
     def __init__(self, ranks: int) -> None:
-        """Have so many ranks, which all do the same calls."""
         self.ranks = ranks
         self.calls: list[str] = []
         self.spoil: Callable[[int, Tensor], None] = lambda _rank, _result: None
@@ -43,19 +42,15 @@ class ThreadGroup:
             return [done.result(WAIT_S) for done in [pool.submit(be, r) for r in range(self.ranks)]]
 
     def get_backend(self) -> str:
-        """Return a name."""
         return "threads"
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sum in place."""
         self._meet("all_reduce", tensor, tensor, self._sum)
 
     def broadcast(self, tensor: Tensor, src: int) -> None:
-        """Copy from one."""
         self._meet("broadcast", tensor, tensor, lambda given, _rank: given[src].clone())
 
     def all_gather_into_tensor(self, output: Tensor, given: Tensor) -> None:
-        """Put all parts together."""
         self._meet("all_gather", given, output, lambda parts, _rank: torch.cat(parts))
 
     def reduce_scatter_tensor(self, output: Tensor, given: Tensor) -> None:

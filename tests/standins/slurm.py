@@ -101,7 +101,6 @@ class SlurmNode:
         return False
 
     def processes(self) -> list[int]:
-        """Return every process that was started here and is there: daemons, steps, jobs."""
         ours = f"SLURM_CONF={self.folder}/slurm.conf".encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -111,7 +110,6 @@ class SlurmNode:
         return [pid for pid in found if pid != os.getpid() and not is_gone(pid)]
 
     def logs(self) -> str:
-        """Return the last of what the daemons wrote."""
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(f"{path.name}:\n{path.read_text()[-2000:]}" for path in logs)
 

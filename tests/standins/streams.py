@@ -70,7 +70,6 @@ class FakeGpu:
         return self
 
     def cost_us(self, stream: FakeStream) -> float:
-        """Microseconds of the device for a kernel in a stream."""
         cost = self.default_us
         if stream != DEFAULT:
             cost = self.blocks_us[min(self.block(stream), len(self.blocks_us) - 1)]
@@ -94,7 +93,6 @@ class FakeGpu:
         return 0
 
     def cudaStreamDestroy(self, address: int) -> int:  # noqa: N802 - the runtime's name
-        """Destroy a stream that is there and has nothing to do."""
         assert self._busy_until_us <= self._now_us
         self.alive.remove(FakeStream(address))
         return 0
@@ -102,7 +100,6 @@ class FakeGpu:
     # --- torch.cuda
 
     def default_stream(self, device: torch.device | None = None) -> FakeStream:
-        """Return the stream that is there by itself."""
         return DEFAULT
 
     @contextlib.contextmanager
@@ -116,7 +113,6 @@ class FakeGpu:
             self.current = before
 
     def synchronize(self) -> None:
-        """Let the host catch up with the device."""
         self._now_us = max(self._now_us, self._busy_until_us)
 
     def _sleep(self, cycles: int) -> None:
@@ -128,7 +124,6 @@ class FakeGpu:
     # --- work
 
     def launch(self) -> None:
-        """Issue a kernel in the current stream."""
         self.used.add(self.current)
         self._now_us += self.issue_us
         self._busy_until_us = self.device_now_us() + self.cost_us(self.current)
@@ -146,11 +141,9 @@ class FakeTensor:
     """Numbers on a fake GPU."""
 
     def __init__(self, gpu: FakeGpu) -> None:
-        """Lie there."""
         self._gpu = gpu
 
     def add_(self, _value: float) -> None:
-        """Issue a kernel."""
         self._gpu.launch()
 
 
@@ -158,16 +151,13 @@ class FakeEvent:
     """A point in a fake GPU's order of work."""
 
     def __init__(self, gpu: FakeGpu) -> None:
-        """Be nowhere yet."""
         self._gpu = gpu
         self._at_us = 0.0
 
     def record(self) -> None:
-        """Be after all that was issued."""
         self._at_us = self._gpu.device_now_us()
 
     def query(self) -> bool:
-        """Whether the device has come here."""
         return self._gpu.now_us() >= self._at_us
 
     def elapsed_time(self, other: FakeEvent) -> float:

@@ -80,7 +80,6 @@ class Contexts:
     """A zygote's stand-in: forks contexts that answer from the script, and logs it all."""
 
     def __init__(self, script: Mapping[str, list[Any]], device: Hardware) -> None:
-        """Follow ``script`` on ``device``."""
         self.versions: dict[str, str | None] = {"torch": "2.9.0", "python": "3.11.7"}
         self.script = {case_id: list(answers) for case_id, answers in script.items()}
         self.device = device
@@ -102,7 +101,6 @@ class Contexts:
         """What a look into a case's step finds; one kernel of 5 ms where nothing is said."""
 
     def fork(self, *, tries: int | None = None) -> Context:
-        """Fork, unless told to refuse from some fork on."""
         self.forks += 1
         self.tries.append(tries)
         if self.refuse_forks_from is not None and self.forks >= self.refuse_forks_from:
@@ -113,20 +111,16 @@ class Contexts:
         return Context(self, name)
 
     def close(self) -> None:
-        """End all."""
         self.alive.clear()
         self.log.append("close")
 
 
 class Context:
-    """One scripted context."""
-
     cudnn = None
     threads = 1
     libraries: Mapping[str, str] = {}
 
     def __init__(self, contexts: Contexts, name: str) -> None:
-        """Describe the device as the script's hardware is."""
         self.contexts = contexts
         self.name = name
         self.pid = 1000 + contexts.forks
@@ -134,7 +128,6 @@ class Context:
         self.device = device_of(contexts.device)
 
     def measure(self, case: Case, asked: MeasureRequest = PLAIN) -> Measurement:
-        """Give the script's next answer for this case."""
         if self.contexts.asks_to_give_way:
             self.give_way()
         self.contexts.known.append(set(asked.known))
@@ -161,7 +154,6 @@ class Context:
         return Calibration(None, 0.0)
 
     def profile(self, case: Case) -> KernelTable:
-        """Give the script's kernels of this case."""
         self.contexts.log.append(f"{self.name} profiles {case.id}")
         found = self.contexts.kernels.get(case.id, KERNELS)
         if isinstance(found, Fault):
@@ -171,13 +163,11 @@ class Context:
         return found
 
     def take_turn(self) -> None:
-        """Note it, or be gone."""
         if self.contexts.no_turns:
             raise LaunchError("gone")
         self.contexts.log.append(f"{self.name} takes its turn")
 
     def close(self) -> None:
-        """End."""
         self.contexts.alive.discard(self.name)
         self.contexts.log.append(f"end {self.name}")
 
@@ -186,13 +176,11 @@ class Watch:
     """Telemetry that follows a script too; its last answer repeats."""
 
     def __init__(self, *script: Telemetry | None) -> None:
-        """Have seen so much in each window, or nothing."""
         self.script = list(script) or [None]
         self.own: list[list[int]] = []
         self.closed = False
 
     def window(self, begin_s: float, end_s: float, own: Any = ()) -> Telemetry | None:
-        """Give the script's next answer."""
         self.own.append(list(own))
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
@@ -201,12 +189,10 @@ class Watch:
         return []
 
     def close(self) -> None:
-        """Stop."""
         self.closed = True
 
 
 def gpus(count: int, **fields: Any) -> list[Hardware]:
-    """So many equal GPUs of one host."""
     return [
         make_hardware(index=i, uuid=f"GPU-{i + 1:016x}", bdf=f"0000:{i:02x}:00.0", **fields)
         for i in range(count)

@@ -55,7 +55,6 @@ def words(root: Path, command: Sequence[str]) -> list[str]:
 def run(
     root: Path, command: Sequence[str], environ: Mapping[str, str], timeout_s: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in the box, and wait for it."""
     return subprocess.run(
         words(root, command),
         env=dict(environ),

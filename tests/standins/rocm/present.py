@@ -30,7 +30,6 @@ class Present:
     """A machine's description, and what its processes do to it."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the machine that was laid out in a folder."""
         self.folder = folder
         about = json.loads((folder / "machine.json").read_text())
         self.devices: list[Device] = about["devices"]
@@ -44,7 +43,6 @@ class Present:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """ROCm's version as numbers."""
         return tuple(int(part) for part in self.rocm.split("."))
 
     @property
@@ -53,18 +51,15 @@ class Present:
         return sorted(self.devices, key=lambda device: device["smi"])
 
     def parts(self, device: Device) -> list[Device]:
-        """List all the devices that one card shows."""
         return [other for other in self.devices if other["card"] == device["card"]]
 
     # --- what processes do
 
     def hold(self, device: Device, memory: int) -> None:
-        """Have this process hold a device and some of its memory."""
         about = {"hip": device["hip"], "memory": memory, "name": "python3"}
         (self.state / "holders" / str(os.getpid())).write_text(json.dumps(about))
 
     def holders(self, device: Device) -> list[dict[str, Any]]:
-        """List the living processes that hold a device."""
         found = []
         for file in sorted((self.state / "holders").iterdir()):
             try:
@@ -111,7 +106,6 @@ class Present:
     # --- what sensors say
 
     def clock_mhz(self, device: Device) -> float:
-        """Tell the clock of a device's dies."""
         return float(device["clock_mhz"]) if self.is_working(device) else IDLE_MHZ
 
     def clocks_mhz(self, device: Device) -> list[float]:
@@ -122,12 +116,10 @@ class Present:
         return clocks
 
     def power_w(self, device: Device) -> float:
-        """Tell what the card draws."""
         working = any(map(self.is_working, self.parts(device)))
         return round(0.8 * device["board_w"]) if working else IDLE_W
 
     def heat_c(self, device: Device) -> int:
-        """Tell how hot the card's hottest spot is."""
         return WORKING_C if any(map(self.is_working, self.parts(device))) else IDLE_C
 
     def activity(self, device: Device) -> int:
@@ -136,7 +128,6 @@ class Present:
 
     @property
     def ticks(self) -> int:
-        """The clock of the counters."""
         return int(time.monotonic() * TICKS_PER_S) % 2**31
 
     def counters(self, device: Device, now: int) -> dict[str, int]:
@@ -174,7 +165,6 @@ class Present:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and has not ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -11,7 +11,6 @@ HERE = Path(__file__).parent
 
 
 def install(folder: Path, *, version: str) -> dict[str, str]:
-    """Install, and return the environment in which the profiler is found."""
     (folder / "bin").mkdir(parents=True)
     (folder / ".info").mkdir()
     (folder / ".info/version").write_text(f"{version}\n")
@@ -29,5 +28,4 @@ def write_program(path: Path) -> None:
 
 
 def application(processes: int = 1) -> list[str]:
-    """Return the words that run the application."""
     return [sys.executable, "-IS", str(HERE / "app.py"), str(processes)]

@@ -17,7 +17,6 @@ WARM_UP, STEPS = 3, 2
 
 
 def ran(rank: int) -> dict:
-    """Return the kernels, copies and ranges of one process."""
     kernels, copies = [], []
     for step in range(WARM_UP + STEPS):
         begin = START + step * STEP

@@ -24,13 +24,11 @@ def run(app: list[str]) -> tuple[int, dict[int, dict]]:
 
 
 def refuse(words: str) -> None:
-    """End as a tool does that was called wrongly."""
     sys.stderr.write(f"{words}\n")
     sys.exit(2)
 
 
 def write(path: Path, rows: list, *, quoted: bool = True) -> None:
-    """Write a CSV, texts in quotes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     how = csv.QUOTE_NONNUMERIC if quoted else csv.QUOTE_MINIMAL
     with path.open("w", newline="") as file:

@@ -74,7 +74,6 @@ def traces(out: Path, who: str, pid: int, did: dict, asked: argparse.Namespace) 
 
 
 def main() -> int:
-    """Do what the command line says; return the exit status."""
     asked, app = parse(sys.argv[1:])
     chosen = asked.output_format or (["rocpd"] if release() >= (7,) else ["csv"])
     status, told = run(app)

@@ -235,8 +235,6 @@ class OnTheGpu(TorchFunctionMode):
 
 
 class Event:
-    """A point in the queue."""
-
     def __init__(self, enable_timing=False, **_):
         self._at = 0.0
 
@@ -336,7 +334,6 @@ def mapped(kind, position):
 
 
 def install(torch):  # the module whose import has just ended
-    """Make it a build for HIP."""
     torch.version.hip, torch.version.cuda = MACHINE.hip, None
     torch.__version__ = type(torch.__version__)(importlib.metadata.version("torch"))
     torch.Generator = Generator

@@ -15,7 +15,6 @@ class _After(importlib.abc.MetaPathFinder):
     """Has something done when a module's own code has run."""
 
     def __init__(self, name, then):
-        """Do ``then`` with the module of that name."""
         self.name, self.then = name, then
 
     def find_spec(self, name, path=None, target=None):
