@@ -192,7 +192,6 @@ class _Launched:
     """A running launcher, and its ranks' folder."""
 
     def __init__(self, command: LaunchCommand, environ: Mapping[str, str]) -> None:
-        """Start it; raises LaunchError."""
         program = command.forks or command.words[0]
         if shutil.which(program, path=environ.get("PATH")) is None:
             raise LaunchError(f"cannot start ranks with {program}: no such program")
@@ -233,7 +232,6 @@ class _Launched:
             raise
 
     def close(self) -> None:
-        """End it and everything it started on this host."""
         try:
             end_all(self.process, self.folder)
         finally:

@@ -317,7 +317,6 @@ class Zygote:
         command_prefix: Sequence[str],
         folder: Path | None,
     ) -> subprocess.Popen[bytes]:
-        """Start the process; raises LaunchError."""
         with temporary_files():
             log = self.logs / "zygote.log"
             log.write_bytes(b"\n")  # so that a full disk is noticed now

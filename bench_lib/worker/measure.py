@@ -28,7 +28,7 @@ from bench_lib.model import (
     StepCounts,
 )
 from bench_lib.worker import caches, choices, host
-from bench_lib.worker.bursts import InBursts, in_bursts
+from bench_lib.worker.bursts import in_bursts
 from bench_lib.worker.clock import Clock
 from bench_lib.worker.device import compile_cache_state, compiler_counts, forget_compiled
 from bench_lib.worker.device_time import DeviceTime, device_time
@@ -289,9 +289,13 @@ def _measured(
         enqueue_s >= HOST_BOUND * step_s or stretch.end_s - stretch.issued_s < BACKLOG * step_s
     )
 
-    burst = None
-    if issues and workload.steps is None:
-        burst = _burst(case, context, workload, step_s, host_bound=host_bound)
+    burst, bursts = None, context.bursts
+    # Several ranks would rest at different times.
+    may_rest = issues and workload.steps is None and context.setting.ranks == 1
+    if bursts is not None and may_rest and (bursts.always or not host_bound):
+        context.phase(BURSTS)
+        with uncollected():
+            burst = in_bursts(clock, workload.step, bursts, step_s, sampling.max_iterations)
 
     draw = choices.made(since=compiled) if workload.compiled else None
 
@@ -411,18 +415,6 @@ def _checked(
         flops, traffic = workload.flops_per_step(), workload.traffic_bytes_per_step()
         counts = StepCounts(flops, traffic, workload.reduced_flops_share())
     return numerics, counts
-
-
-def _burst(
-    case: Case, context: MeasuringContext, workload: Workload, step_s: float, *, host_bound: bool
-) -> InBursts | None:
-    """Measure a power-bound case in bursts; several ranks would rest at different times."""
-    bursts = context.bursts
-    if bursts is None or context.setting.ranks > 1 or (host_bound and not bursts.always):
-        return None
-    context.phase(BURSTS)
-    with uncollected():
-        return in_bursts(context.clock, workload.step, bursts, step_s, case.sampling.max_iterations)
 
 
 def timed(clock: Clock, step: Callable[[], object], n: int) -> float:

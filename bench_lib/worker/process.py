@@ -67,8 +67,6 @@ def serve_cases(name: str) -> int:
             if "take_turn" in order:
                 context.clock.take_turn()
                 connection.send({"turn_taken": True})
-            elif "calibrate" in order:
-                connection.send(calibrated(context))
             else:
                 ordered = dataclasses.replace(
                     context,
@@ -107,16 +105,6 @@ def measured(case: Case, context: MeasuringContext, *, proves: bool) -> dict[str
     return {"measurement": dataclasses.asdict(measurement)}
 
 
-def calibrated(context: MeasuringContext) -> dict[str, Any]:
-    """Return how long the device works at full clock, as a message."""
-    try:
-        with cleaned(context):
-            calibration = calibrate(context.clock, context.setting.device)
-    except Exception as error:  # noqa: BLE001 - the device is measured without it
-        return {"fault": fault_of(error)}
-    return {"calibrated": dataclasses.asdict(calibration)}
-
-
 def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
     """Return the kernels of one of a case's steps as a message."""
     clock = context.clock
@@ -137,9 +125,13 @@ def kernels_of(case: Case, context: MeasuringContext) -> dict[str, Any]:
 
 
 def answer(order: dict[str, Any], context: MeasuringContext) -> dict[str, Any]:
-    """Measure the case of an order, or profile it; returns the message to send."""
+    """Measure the case of an order, profile it, or calibrate; returns the message to send."""
     try:
-        if "profile" in order:
+        if "calibrate" in order:
+            with cleaned(context):
+                calibration = calibrate(context.clock, context.setting.device)
+            message = {"calibrated": dataclasses.asdict(calibration)}
+        elif "profile" in order:
             message = kernels_of(decode_case(order["profile"]), context)
         else:
             case = decode_case(order["measure"])

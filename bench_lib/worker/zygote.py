@@ -19,8 +19,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from bench_lib.launch.launchers import Placement
 from bench_lib.launch.started import die_with_parent, signal_all
@@ -89,7 +90,10 @@ def serve() -> int:
         if not _serve_runner() and os.getppid() == parent:
             return 1
     else:
-        while _wait_for_runner(int(starter)):
+        while os.getppid() == int(starter):
+            if not Path(os.environ[LOGS_VARIABLE], RUNNER).exists():
+                time.sleep(LOOK_FOR_RUNNER_S)
+                continue
             if preload == "compiler":
                 _start_over_unless_children_open_a_gpu()
                 preload = None
@@ -105,15 +109,6 @@ def import_torch() -> None:
 
     if os.environ.get(PRELOAD_VARIABLE) != "torch":
         import torchvision  # noqa: F401
-
-
-def _wait_for_runner(starter: int) -> bool:
-    """Wait until a runner has announced itself; False if our starter has ended."""
-    while os.getppid() == starter:
-        if Path(os.environ[LOGS_VARIABLE], RUNNER).exists():
-            return True
-        time.sleep(LOOK_FOR_RUNNER_S)
-    return False
 
 
 def _serve_runner() -> bool:
@@ -282,16 +277,25 @@ def _become_worker(inherited: Connection, name: str) -> int:
 # --- ranks ---------------------------------------------------------------------------------
 
 
-ServeCases: TypeAlias = "Callable[[Path, Placement, RankLog], None]"
-
-
-def serve_ranks(serve_cases: ServeCases, folder: Path, place: Placement, log: RankLog) -> NoReturn:
+def serve_ranks(
+    serve_cases: Callable[[Path, Placement, RankLog], None],
+    folder: Path,
+    place: Placement,
+    log: RankLog,
+) -> NoReturn:
     """Fork a process for each group that the runner asks for, until the launcher ends this one.
 
     A group is a numbered folder.  It answers order after order, until the runner ends it or a rank
     has a fault.  This process opens no device: each group's processes are fresh, while the slow
     start of launcher and imports happens once.
     """
+
+    def serve_group(group: Path) -> int:
+        os.setpgid(0, 0)
+        die_with_parent(by=signal.SIGTERM)
+        serve_cases(group, place, RankLog(group, place.rank))
+        return 1
+
     die_with_parent()
     gc.freeze()
     number = 0
@@ -300,7 +304,7 @@ def serve_ranks(serve_cases: ServeCases, folder: Path, place: Placement, log: Ra
         log.enter("wait for a case")
         while not is_there(group):
             time.sleep(LOOK_S)
-        pid = _forked(lambda: _become_rank(serve_cases, group, place))  # noqa: B023 - runs at once
+        pid = _forked(partial(serve_group, group))
         write_whole(group / f"rank-{place.rank}.ended", _end_of(pid, group))
         number += 1
 
@@ -323,10 +327,3 @@ def _end_of(pid: int, group: Path) -> dict[str, Any]:
     end(pid)  # what it started, before its number is reused
     _, status = os.waitpid(pid, 0)
     return {"code": os.waitstatus_to_exitcode(status), "asked": asked_s is not None}
-
-
-def _become_rank(serve_cases: ServeCases, group: Path, place: Placement) -> int:
-    os.setpgid(0, 0)
-    die_with_parent(by=signal.SIGTERM)
-    serve_cases(group, place, RankLog(group, place.rank))
-    return 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
@@ -72,12 +70,6 @@ def networks() -> dict[str, Network]:
 def _crop(transform: Any) -> int:
     size = getattr(transform, "crop_size", None) or transform.resize_size
     return int(size[0])
-
-
-def describe() -> int:
-    """Print each network's input size as JSON, for callers that must not import torch."""
-    json.dump({name: network.image_size for name, network in networks().items()}, sys.stdout)
-    return 0
 
 
 def create(name: str, image_size: int, **arguments: Any) -> nn.Module:
