@@ -674,11 +674,6 @@ class HeldDevice:
         devices = self._settings.devices
         return list(backends.detect() if devices is None else devices)
 
-    @property
-    def _gpus(self) -> int | None:
-        """How many GPUs ranks may have; None on a CPU."""
-        return len(self._all_devices) if backends.is_gpu(self.device) else None
-
     def _ranks_for(self, side: Side, case: Case) -> Ranks:
         """Return ranks that could measure a case, other launches ended if it must be alone.
 
@@ -690,21 +685,22 @@ class HeldDevice:
                 is_its = self._settings.sides[name] is side
                 processes.close_ranks(but=case.launch.ranks if is_its else 0)
         # Ranks of a case on the CPU would open the GPUs beside it.
-        hidden = backends.visibility(self.device) if self._gpus is None else {}
+        hidden = {} if backends.is_gpu(self.device) else backends.visibility(self.device)
         return Ranks(command, {**hidden, **side.variables})
 
     def _command_for(self, case: Case, side: Side) -> launchers.LaunchCommand:
         """Return what starts a case's ranks; raises CaseSkipped where they cannot be."""
         if side.command_prefix:
             raise CaseSkipped("cases with several ranks cannot be started with a command prefix")
+        gpus = len(self._all_devices) if backends.is_gpu(self.device) else None
         command = launchers.command_for(
             case.launch.ranks,
             self._settings.launcher,
             python=side.python,
             environ={**os.environ, **side.variables},
-            gpus=self._gpus,
+            gpus=gpus,
         )
-        if (problem := launchers.too_many(command, self._gpus)) is not None:
+        if (problem := launchers.too_many(command, gpus)) is not None:
             raise CaseSkipped(problem)
         return replace(command, folder=side.folder)
 

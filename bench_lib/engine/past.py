@@ -45,13 +45,12 @@ def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
     roll-back the nights under the newer acceptance were fine by values that are gone.
     """
     past = Past()
-    nights: dict[str, list[Sequence[ProcessSummary]]] = {}
-    begun: dict[str, set[str]] = {}
+    nights: dict[str, tuple[list[Sequence[ProcessSummary]], set[str]]] = {}
     for run in runs:
         past.environments |= run.environments
         of_today: set[str] = set()
         for case_id, record in run.records.items():
-            kept, gone = nights.setdefault(case_id, []), begun.setdefault(case_id, set())
+            kept, gone = nights.setdefault(case_id, ([], set()))
             baseline = pinned.get(case_id)
             if baseline is None or record.baseline_accepted != baseline.accepted.date:
                 continue
@@ -67,7 +66,7 @@ def read(runs: Iterable[history.Run], pinned: Mapping[str, Baseline]) -> Past:
         for slow_down in run.slow_downs:
             for case_id in of_today.intersection(slow_down.cases):
                 past.reported.setdefault(case_id, slow_down)
-    past.rolling = {id_: [p for night in kept for p in night] for id_, kept in nights.items()}
+    past.rolling = {id_: [p for night in kept for p in night] for id_, (kept, _) in nights.items()}
     return past
 
 

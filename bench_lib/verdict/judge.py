@@ -58,12 +58,10 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     for case_id, evidence in suite.items():
         if not evidence.candidate:
             raise ValueError(f"{case_id}: no process to judge")
-        if evidence.pairing is not None and evidence.pairing.decides_alone:
-            verdicts[case_id] = []
-            continue
-        unfit = unjudged(evidence)
+        is_alone = evidence.pairing is not None and evidence.pairing.decides_alone
+        unfit = None if is_alone else unjudged(evidence)
         verdicts[case_id] = [] if unfit is None else [unfit]
-        if unfit is None:
+        if unfit is None and not is_alone:
             judged[case_id] = evidence
     for metric in registered().values():
         for case_id, verdict in _verdicts(metric, suite, judged):
