@@ -48,6 +48,10 @@ class Small(nn.Module):
     def forward(self, image):
         return self.last(self.first(image).flatten(1))
 
+class Spared(nn.Module):
+    def forward(self, a=None):
+        return a.relu()
+
 class Odd(nn.Module):
     def forward(self, a, b):
         return a @ b
@@ -162,6 +166,7 @@ def test_inputs_are_drawn_from_layers_and_signature(own, run, words, drawn):
         ("mine:number", "mine:number: it is of type int; it must be a subclass of torch.nn.Module"),
         ("mine:Words", "Words needs words; give --arg words=VALUE"),
         ("mine:Odd", "give --input a=SHAPE --input b=SHAPE; a SHAPE of 128:30000 is for int"),
+        ("mine:Spared", "give --input a=SHAPE; a SHAPE of 128:30000 is for int"),
         ("mine:Odd --input c=3", "give --input a=SHAPE --input b=SHAPE instead of c"),
         ("mine:Net --input image=3,4", "RuntimeError: "),
         ("mine:Net --input image=big", "--input: image=big; it must be NAME=3,224,224"),

@@ -120,8 +120,9 @@ def _inputs(
         else:
             guess = f"{'x'.join(map(str, candidate[0]))} works; set yours with --input NAME=SHAPE"
             return inputs, [f"the size of {', '.join(missing)}: {guess}"] if missing else []
-    options = " ".join(f"--input {name}=SHAPE" for name in missing or needed)
-    if unknown := given.keys() - inspect.signature(network.forward).parameters.keys():
+    parameters = inspect.signature(network.forward).parameters
+    options = " ".join(f"--input {name}=SHAPE" for name in missing or needed or parameters)
+    if unknown := given.keys() - parameters.keys():
         options += f" instead of {', '.join(sorted(unknown))}"
     raise ValueError(f"no input works so far; give {options}; {INTEGERS}") from failed
 
