@@ -617,6 +617,15 @@ def test_a_case_that_fails_here_is_not_measured_in_the_reference(bed):
     assert not [line for line in bed.there.log if line.endswith(CASE.id)]
 
 
+def test_what_changed_since_the_baseline_is_named_where_the_reference_fails(bed):
+    bed.there.script[CASE.id] = [make_fault()]
+    accept(bed, CASE.id, environment=make_environment(driver="6.8.0", torch=ACCEPTED))
+    record = bed.run(CASE)[CASE.id]
+    assert of(record, "reference") is None
+    assert "driver 6.8.0 -> 6.10.5" in record.changes
+    assert all(line.startswith("since the baseline of ") for line in console.changes([record]))
+
+
 def test_pairs_stay_where_the_reference_is_gone_half_way_and_the_baseline_judges_the_rest(bed):
     slow_here(bed, OTHER, there=SLOW)
     bed.there.script[CASE.id] = [USUAL]

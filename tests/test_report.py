@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import (
     CASE_ID,
@@ -190,6 +192,11 @@ def test_of_a_case_with_a_reference_its_own_differences_are_told():
     record = make_record(status=Status.OK, verdicts=[verdict], changes=["torch 1 -> 2"])
     assert list(changes([record])) == ["against the reference: torch 1 -> 2"]
     assert "\n  against the reference: torch 1 -> 2" in in_words(record)
+    other = replace(record, case=make_case(id="b"), verdicts=[make_verdict()])
+    assert list(changes([record, other])) == [
+        f"{record.case.id}: against the reference: torch 1 -> 2",
+        "b: since the baseline: torch 1 -> 2",
+    ]
 
 
 def test_a_verdict_that_both_baselines_give_is_explained_once():

@@ -237,10 +237,11 @@ class Suite:
         file = self._baselines_of(self.hardware_of(record).key)
         return file.environments.get(baseline.processes[-1].environment)
 
-    def _changes(self, case: Case) -> list[str]:
-        """Name what differs from the reference where it measured the case, or from the baseline."""
-        if self._reference is not None and case.id in self._reference.began:
-            return differences(self._reference.began[case.id], self.began[case.id])
+    def _changes(self, case: Case, verdicts: Sequence[Verdict]) -> list[str]:
+        """Name what differs from the reference where it judges, or from the baseline."""
+        if self._reference and any(verdict.against == REFERENCE for verdict in verdicts):
+            theirs = self._reference.began.get(case.id)
+            return [] if theirs is None else differences(theirs, self.began[case.id])
         old = self._accepted_in(self.records[case.id])
         new = self._outcomes[case.id].environment
         return [] if old is None else fingerprint.difference(old, new)
@@ -260,7 +261,7 @@ class Suite:
                     record,
                     status=judge.overall(verdicts),
                     verdicts=verdicts,
-                    changes=self._changes(record.case),
+                    changes=self._changes(record.case, verdicts),
                     quarantine=file.quarantines.get(record.case.id) if by_baseline else None,
                     baseline_accepted=_accepted(self._baseline(record)),
                 )

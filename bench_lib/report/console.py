@@ -144,11 +144,12 @@ def explanations(records: Iterable[Record], *, above: Sequence[Record] = ()) -> 
 
 def changes(records: Iterable[Record]) -> Iterator[str]:
     """Yield a line for each set of changes; one of several names its cases."""
-    sets: dict[str, list[Record]] = {}
+    sets: dict[tuple[bool, str], list[Record]] = {}
     for record in records:
         if record.changes and record.status not in (Status.NO_BASELINE, Status.SKIPPED, None):
-            sets.setdefault(shortened("; ".join(record.changes)), []).append(record)
-    for text, cases in sets.items():
+            text = shortened("; ".join(record.changes))
+            sets.setdefault((_has_reference(record), text), []).append(record)
+    for (_, text), cases in sets.items():
         line = f"{_changed(cases)}: {text}"
         names = f"{some([record.case.id for record in cases], NAMED)}: "
         yield names + line if len(sets) > 1 else line
@@ -156,10 +157,14 @@ def changes(records: Iterable[Record]) -> Iterator[str]:
 
 def _changed(cases: Sequence[Record]) -> str:
     """Say what the changes of these cases compare with."""
-    if any(verdict.against == REFERENCE for record in cases for verdict in record.verdicts):
+    if _has_reference(cases[0]):
         return "against the reference"
     dates = {(record.baseline_accepted or "")[:10] for record in cases} - {""}
     return f"since the baseline{f' of {min(dates)}' if dates else ''}"
+
+
+def _has_reference(record: Record) -> bool:
+    return any(verdict.against == REFERENCE for verdict in record.verdicts)
 
 
 def grouped(remarks: Iterable[tuple[str, str]], key: Callable[[str], str] = str) -> list[str]:
