@@ -121,14 +121,20 @@ class Steadiness:
     def warm_up(
         self, context: MeasuringContext, step: Callable[[], object], first_step_s: float
     ) -> None:
-        """Run blocks of steps until the warm-up is over; all ranks agree on steps and times."""
+        """Run blocks of steps until the warm-up is over."""
         while not self.is_finished:
-            steps = self.next_block(context.agree(first_step_s))
-            duration_s = context.agree(timed(context.clock, step, steps))
-            self.blocks.append(duration_s / steps)
-            self.steps += steps
-            self.elapsed_s += duration_s
-            self.ends_s.append(self.elapsed_s)
+            self.run_block(context, step, first_step_s)
+
+    def run_block(
+        self, context: MeasuringContext, step: Callable[[], object], first_step_s: float
+    ) -> None:
+        """Run a block of steps; all ranks agree on steps and times."""
+        steps = self.next_block(context.agree(first_step_s))
+        duration_s = context.agree(timed(context.clock, step, steps))
+        self.blocks.append(duration_s / steps)
+        self.steps += steps
+        self.elapsed_s += duration_s
+        self.ends_s.append(self.elapsed_s)
 
     @property
     def is_steady(self) -> bool:
@@ -375,11 +381,15 @@ def _warmed_up(
     brief = brief or workload.documents is not None
     least = max(sampling.warmup_steps, 1 if brief else LEAST_WARMUP_STEPS)
     context.phase("warm-up")
-    if not workload.compiled:  # or that time is the compiler's
-        warmup_s = max(sampling.warmup_s, (least if brief else least + 1) * first_step_s)
-        n = workload.steps or iterations_for(sampling, first_step_s)
-        context.left(warmup_s + _left_s(sampling, context, workload, n, first_step_s))
     steady = Steadiness(sampling.warmup_s, sampling.warmup_max_s, least, sampling.warmup_early_s)
+    # The very first step's time may be that of loading libraries and choosing kernels.
+    steady.run_block(context, workload.step, first_step_s)
+    if not workload.compiled:  # or graphs are recorded now
+        step_s = steady.blocks[0]
+        steps = least - steady.steps + (0 if brief else 1)
+        warmup_s = max(sampling.warmup_s - steady.elapsed_s, steps * step_s)
+        n = workload.steps or iterations_for(sampling, step_s)
+        context.left(warmup_s + _left_s(sampling, context, workload, n, step_s))
     steady.warm_up(context, workload.step, first_step_s)
     context.phase("give way")
     context.give_way()
