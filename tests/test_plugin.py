@@ -54,7 +54,7 @@ from bench_lib.plugin import (
     running,  # noqa: F401 - as scipy above
     session,
 )
-from bench_lib.plugin.devices import Assignment, part_of
+from bench_lib.plugin.devices import part_of
 from bench_lib.storage import baselines, history
 from bench_lib.storage.acceptance import RECORDING
 
@@ -175,6 +175,16 @@ def runs_in(pytester) -> list[history.Run]:
     return [history.read(path) for path in sorted(files, key=lambda p: p.stat().st_mtime_ns)]
 
 
+def several(count):
+    rows = (f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(count))
+    return "".join(rows)
+
+
+def extend_conftest(text):
+    with Path("conftest.py").open("a") as file:  # pytester works in its folder
+        file.write(text)
+
+
 def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, *, ranks=1, **fields):
     file = baselines.load(pytester.path / "baselines", key)
     processes = make_processes(log_medians, environment="e0e0e0e0", device_uuid=None, **fields)
@@ -251,6 +261,7 @@ def test_a_regression_fails_its_own_test_once_with_the_reason(suite, pytester):
             "perf_case": [name],
             "perf_status": [status],
         }
+    run("--lf").assert_outcomes(failed=1)
 
 
 def test_a_regression_is_looked_into_once_and_names_its_kernels(suite, pytester):
@@ -296,11 +307,8 @@ def test_without_a_second_look_nothing_is_called_slower(suite, pytester):
 
 
 def test_xdist_measures_again_on_each_cases_own_device(suite, pytester):
-    matrix = "".join(
-        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
-    )
     slow = {f"case-{i}": [[0.0105] * 20] for i in range(6)}
-    run = suite(repr(slow), devices="gpus(2)", matrix=matrix)
+    run = suite(repr(slow), devices="gpus(2)", matrix=several(6))
     for i in range(6):
         accept(pytester, f"case-{i}", TEN_MS, key="mi300x")
     result = run("-n", "2")
@@ -317,8 +325,7 @@ def test_xdist_measures_again_on_each_cases_own_device(suite, pytester):
 def test_a_device_that_is_gone_when_looking_again_is_not_green(suite, pytester):
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write("""
+    extend_conftest("""
 from bench_lib.launch.faults import LaunchError
 def gone(self, cases, process, **_):
     raise LaunchError("the device is gone")
@@ -336,8 +343,7 @@ bench_lib.engine.device.HeldDevice.measure_again = gone
 def test_ending_the_second_look_by_hand_is_not_green(suite, pytester):
     run = suite("{'alpha': [[0.0105] * 20]}")
     accept(pytester, "alpha", TEN_MS)
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write("""
+    extend_conftest("""
 import bench_lib.engine.device
 def interrupted(self, cases, process, **_):
     raise KeyboardInterrupt
@@ -383,14 +389,6 @@ def test_a_quarantine_that_is_over_fails_loudly(suite, pytester):
     result.stdout.fnmatch_lines(
         ["*alpha: its QUARANTINE ENDED on 2026-01-31 (ROCm/MIOpen#1); *baseline *--lift*"]
     )
-
-
-def test_last_failed_runs_the_regressed_case_again(suite, pytester):
-    run = suite("{'alpha': [[0.0105] * 20]}")
-    accept(pytester, "alpha", TEN_MS)
-    run()
-    result = run("--lf")
-    result.assert_outcomes(failed=1)
 
 
 def test_an_error_fails_at_once_with_the_workers_last_output(suite, pytester):
@@ -481,15 +479,14 @@ def test_a_typo_in_the_matrix_is_one_clear_error(suite, pytester, words):
 
 def test_a_worker_that_cannot_say_its_networks_is_one_error(suite, pytester):
     run = with_typo(suite, pytester)
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(
-            "\nfrom bench_lib.launch.faults import LaunchError\n"
-            "asked = []\n"
-            "def network_sizes():\n"
-            "    asked.append(1)\n"
-            "    raise LaunchError(f'torch is broken: asked {len(asked)} times')\n"
-            "session.network_sizes = network_sizes\n"
-        )
+    extend_conftest(
+        "\nfrom bench_lib.launch.faults import LaunchError\n"
+        "asked = []\n"
+        "def network_sizes():\n"
+        "    asked.append(1)\n"
+        "    raise LaunchError(f'torch is broken: asked {len(asked)} times')\n"
+        "session.network_sizes = network_sizes\n"
+    )
     result = run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: torch is broken: asked 1 times"])
@@ -503,21 +500,14 @@ def test_another_matrix_can_be_named(suite, pytester):
     missing.stderr.fnmatch_lines(["*gone.toml: No such file*name a matrix with --perf-matrix*"])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "*cpu-test-2c.json is not JSON*restore it from version control*"),
-        ('{"schema": 99, "key": "cpu-test-2c"}', "*schema 99, newer than 2*upgrade bench-lib*"),
-        ('{"schema": 1, "key": "mi300x"}', "*holds baselines of 'mi300x', but this hardware is*"),
-    ],
-)
-def test_a_bad_baseline_file_stops_the_run_before_it_measures(suite, pytester, text, message):
+def test_a_bad_baseline_file_stops_the_run_before_it_measures(suite, pytester):
     run = suite()
     folder = pytester.mkdir("baselines")
-    folder.joinpath("cpu-test-2c.json").write_text(text)
+    folder.joinpath("cpu-test-2c.json").write_text("{")
     result = run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: {message}"])
+    message = "ERROR: *cpu-test-2c.json is not JSON*restore it from version control*"
+    result.stderr.fnmatch_lines([message])
     assert runs_in(pytester) == []
 
 
@@ -542,8 +532,7 @@ def attempt(self, case, nodeid, attempt):
     _write(self, case, nodeid, attempt)
 history.Writer.attempt = attempt
 """
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(limit)
+    extend_conftest(limit)
     result = run("-p", "no:cacheprovider", apart=True)
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
     result.stdout.fnmatch_lines(["*cannot write history to *everything before this case is kept*"])
@@ -577,10 +566,7 @@ def test_pytest_benchmark_compares_with_an_earlier_run(suite):
 
 
 def test_xdist_pins_each_worker_to_a_device_and_loses_no_record(suite, pytester):
-    matrix = "".join(
-        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(12)
-    )
-    run = suite("{'case-3': ['no']}", devices="gpus(3)", matrix=matrix)
+    run = suite("{'case-3': ['no']}", devices="gpus(3)", matrix=several(12))
     result = run("-n", "auto", "--junitxml=junit.xml")
     result.assert_outcomes(passed=11, skipped=1)
     result.stdout.fnmatch_lines(["*3 workers*"])
@@ -627,12 +613,8 @@ def noted(pytester):
 
 
 def test_xdists_controller_shares_workers_that_end_with_it(suite, pytester):
-    matrix = "".join(
-        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
-    )
-    run = suite(devices="gpus(2)", matrix=matrix)
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(NOTED + JOINED)
+    run = suite(devices="gpus(2)", matrix=several(6))
+    extend_conftest(NOTED + JOINED)
     run("-n", "2").assert_outcomes(passed=6)
     of_both = ["joined gw0 0 1 True", "joined gw1 1 1 True", "closed 0", "closed 1"]
     assert sorted(noted(pytester)) == sorted(of_both)
@@ -674,7 +656,6 @@ def run_ranks(case, **_):
 bench_lib.engine.device.Ranks = ranks_that(run_ranks)
 ANSWERS = {answers}
 """
-SEVERAL = "".join(f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(4))
 TWO = """
 import duckdb  # noqa: F401 - as scipy below
 import pytest
@@ -697,12 +678,11 @@ def with_ranks(pytester, answers="{}", *, ranks=(2, 2), name="two"):
     pytester.path.joinpath("perf_tests", "test_two.py").write_text(
         TWO.replace("{ranks}", f"{ranks}").replace("{name}", name)
     )
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(RANKS.replace("{answers}", answers))
+    extend_conftest(RANKS.replace("{answers}", answers))
 
 
 def test_cases_of_equally_many_ranks_come_together_after_the_others(suite, pytester):
-    run = suite(devices="gpus(4)", matrix=SEVERAL)
+    run = suite(devices="gpus(4)", matrix=several(4))
     with_ranks(pytester, ranks=(4, 2, 1, 2))
     lines = run("--collect-only", "-q").outlines
     names = [line.partition("[")[2].rstrip("]") for line in lines if "[" in line]
@@ -710,7 +690,7 @@ def test_cases_of_equally_many_ranks_come_together_after_the_others(suite, pytes
 
 
 def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suite, pytester):
-    run = suite(devices="gpus(2)", matrix=SEVERAL)
+    run = suite(devices="gpus(2)", matrix=several(4))
     with_ranks(pytester)
     result = run("-n", "2", *UNSEEN, "--junitxml", "junit.xml")
     result.assert_outcomes(passed=6)
@@ -726,7 +706,7 @@ def test_under_xdist_cases_of_several_ranks_wait_until_all_devices_are_free(suit
 
 
 def test_what_becomes_of_a_case_that_waited_is_what_would_have_become_of_it(suite, pytester):
-    run = suite("{'case-0': [[0.0105] * 20]}", devices="gpus(2)", matrix=SEVERAL)
+    run = suite("{'case-0': [[0.0105] * 20]}", devices="gpus(2)", matrix=several(4))
     with_ranks(
         pytester,
         '{"two-0": CaseSkipped("no such arithmetic"), "two-1": CaseFault(Fault("died", '
@@ -818,27 +798,16 @@ def test_each_of_several_perf_paths_measures_under_xdist(suite, pytester):
 
 
 def test_a_crashed_xdist_worker_costs_one_case(suite, pytester):
-    matrix = "".join(
-        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
+    run = suite(devices="gpus(2)", matrix=several(6))
+    extend_conftest(
+        "\nimport os, pytest\n"
+        "def pytest_runtest_call(item):\n"
+        "    if 'case-2' in item.nodeid: os._exit(1)\n"
     )
-    run = suite(devices="gpus(2)", matrix=matrix)
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(
-            "\nimport os, pytest\n"
-            "def pytest_runtest_call(item):\n"
-            "    if 'case-2' in item.nodeid: os._exit(1)\n"
-        )
     result = run("-n", "2")
     result.assert_outcomes(passed=5, failed=1)
     (kept,) = runs_in(pytester)
     assert set(kept.records) == {f"case-{i}" for i in range(6)} - {"case-2"}
-
-
-def test_a_device_is_assigned_by_the_controller_and_freed_for_a_replacement():
-    assignment = Assignment(2)
-    assert [assignment.take("gw0"), assignment.take("gw1")] == [0, 1]
-    assignment.give_back("gw0")
-    assert assignment.take("gw2") == 0
 
 
 def test_a_cases_device_depends_on_its_id_alone():
@@ -890,8 +859,7 @@ HeldDevice.measure = measure
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pytester, name):
     suite()
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(WAITING)
+    extend_conftest(WAITING)
     command = [sys.executable, "-m", "pytest", *LOAD, "perf_tests"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
@@ -931,8 +899,7 @@ def test_ctrl_c_under_xdist_judges_all_that_workers_have_sent(suite, pytester, a
     names = [f"case-{i}" for i in range(6)]
     rows = [f'[[gate.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in names]
     suite(devices="gpus(2)", matrix="".join([*rows, rows[0].replace("case-0", "beta")]))
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(WAITING + SLOW_TO_JUDGE)
+    extend_conftest(WAITING + SLOW_TO_JUDGE)
     for name in names:
         accept(pytester, name, TEN_MS, key="mi300x")
     command = [sys.executable, "-m", "pytest", *LOAD, "-n", "2", *UNSEEN, "perf_tests"]
@@ -1084,8 +1051,7 @@ def verdict(self, *_):
     raise history.HistoryError("no space for verdicts")
 history.Writer.verdict = verdict
 """
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(limit)
+    extend_conftest(limit)
     result = run()
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
     result.stdout.fnmatch_lines(["stopped: no space for verdicts"])
@@ -1127,8 +1093,7 @@ def test_a_gate_with_a_reference_is_red_where_a_shared_device_leaves_most_unjudg
 
 def test_a_device_that_cannot_be_watched_fails_nothing(suite, pytester):
     run = suite()
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write("""
+    extend_conftest("""
 import warnings
 from standins import worker as scripted
 from bench_lib.model import MachineWarning
@@ -1143,8 +1108,7 @@ scripted.Watch.window = window
 
 def test_a_device_that_cannot_be_opened_is_told_by_the_worker_that_has_it(suite, pytester):
     run = suite(devices="gpus(2)")
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write("""
+    extend_conftest("""
 from bench_lib.launch.faults import LaunchError
 def refuse(device, settings, **options):
     raise LaunchError("the worker opened another device")
@@ -1174,10 +1138,7 @@ def test_a_run_says_how_far_it_is_and_the_quiet_nothing(suite, pytester):
 
 
 def test_under_xdist_the_controller_says_how_far_all_devices_are(suite, pytester):
-    matrix = "".join(
-        f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(6)
-    )
-    run = suite(devices="gpus(2)", matrix=matrix)
+    run = suite(devices="gpus(2)", matrix=several(6))
     with_past(pytester, 60.0, key="mi300x")
     run("-n", "2", *UNSEEN).stdout.fnmatch_lines(["measuring: 0 of 6 done, about 3 min left"])
 
@@ -1362,8 +1323,7 @@ def night(suite, pytester):
 
 @EVERYWHERE
 def test_other_plugins_have_each_report_once_with_an_outcome_of_pytests_own(night, pytester, how):
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write("""
+    extend_conftest("""
 def pytest_runtest_logreport(report, _seen=Path(__file__).parent / "seen"):
     if not os.environ.get("PYTEST_XDIST_WORKER"):
         with _seen.open("a") as file:
@@ -1391,8 +1351,7 @@ def bad_teardown(case):
 
 @EVERYWHERE
 def test_a_teardown_that_fails_is_an_error_beside_the_verdict(night, pytester, how):
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(BAD_TEARDOWN)
+    extend_conftest(BAD_TEARDOWN)
     night("--junitxml=junit.xml", *how).assert_outcomes(passed=1, failed=1, errors=1)
     elements = ET.parse(pytester.path / "junit.xml").getroot().iter("testcase")
     alpha = [each for each in elements if each.get("name") == "test_step[alpha]"]
@@ -1407,8 +1366,7 @@ def test_a_teardown_that_fails_ends_a_run_that_is_to_stop_at_the_first_failure(
     suite, pytester, how
 ):
     run = suite("{'alpha': [[0.01] * 20]}")
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(BAD_TEARDOWN)
+    extend_conftest(BAD_TEARDOWN)
     result = run("-x", *UNSEEN, *how)
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
@@ -1580,8 +1538,7 @@ scripted.Context.measure = noted
 
 def test_pytest_timeouts_timer_rests_while_a_case_is_measured(suite, pytester):
     run = suite()
-    with pytester.path.joinpath("conftest.py").open("a") as file:
-        file.write(TIMEOUT)
+    extend_conftest(TIMEOUT)
     run("-o", "perf_kernels=none").assert_outcomes(passed=2)
     log = pytester.path.joinpath("log").read_text().splitlines()
     assert log == [
