@@ -436,20 +436,8 @@ def test_every_metric_is_held_against_the_nights_since():
         of(make_processes(STEADY, **full)),
         rolling=make_processes(STEADY, **full),
     )
-    assert metrics(verdicts) == [
-        ("latency", "pinned"),
-        ("latency", "rolling"),
-        ("throughput", "pinned"),
-        ("throughput", "rolling"),
-        ("stability", "pinned"),
-        ("stability", "rolling"),
-        ("memory", "pinned"),
-        ("memory", "rolling"),
-        ("compile_time", "pinned"),
-        ("compile_time", "rolling"),
-        ("numerics", "pinned"),
-        ("numerics", "rolling"),
-    ]
+    told = ("latency", "throughput", "stability", "memory", "compile_time", "numerics")
+    assert metrics(verdicts) == [*itertools.product(told, ("pinned", "rolling"))]
 
 
 # ---- devices ----------------------------------------------------------------------------
@@ -652,6 +640,7 @@ def test_the_stored_limit_is_four_times_what_was_accepted_within_reason(seen, ow
         ("memory", {"peak_memory_bytes": 100 * MIB}, {"peak_memory_bytes": 10 * MIB}),
         ("compile_time", {"compile_s": 100.0}, {"compile_s": 10.0}),
         ("numerics", {"finite": False}, {"finite": True}),
+        ("numerics", {"loss_error": 0.5}, {"loss_error": 0.0}),
     ],
 )
 def test_what_is_worse_besides_the_time_regresses_the_case(metric, new, old):
@@ -1044,14 +1033,6 @@ def test_a_case_is_measured_again_where_fresh_processes_could_change_the_answer(
 def test_a_change_of_just_the_tolerance_is_tolerated(status, ratio, tolerance, expected):
     found = make_verdict(status=status, ratio=ratio, tolerance=tolerance)
     assert is_suspicious([found]) is expected
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"), [(0.02, True), (0.005, False), (-0.005, False), (-0.02, True)]
-)
-def test_one_process_beyond_the_tolerance_asks_for_more(change, expected):
-    verdicts = verdicts_on(make_processes([change]), make_baseline(STEADY))
-    assert is_suspicious(verdicts) is expected
 
 
 # ---- anyone's timings ------------------------------------------------------------------
