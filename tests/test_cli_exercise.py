@@ -290,15 +290,6 @@ def test_the_remaining_time_is_not_guessed_without_earlier_runs(exercise):
     assert f"{progress.partition(';')[0]}, about " in exercise(*words, script=script).err
 
 
-def test_compile_modes_are_printed_as_json(exercise):
-    words = ("compile", "resnet50", "--modes", "default", "--precisions", "fp32", "--json")
-    found = exercise(*words, script={"resnet50-b64-fp32-eager-infer": steps(0.02)}).json
-    assert [(row["compile_mode"], row["speed_up"]) for row in found["rows"]] == [
-        ("eager", 1.0),
-        ("default", 2.0),
-    ]
-
-
 def test_the_guides_modes_are_compared_by_default(exercise):
     answer = exercise("compile", "resnet50")
     assert [row[:2] for row in answer.table()[1:]] == [

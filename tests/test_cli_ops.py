@@ -21,7 +21,6 @@ from bench_lib.storage import history
 
 DEVICE = gpus(1)[0]
 CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
-HEADLINE = "========= Milliseconds per iteration for PyTorch operators with fp32 dtype ========="
 ADD = "op-add-64x1024x1024-fp32"
 
 
@@ -310,6 +309,8 @@ def test_profiles_are_in_the_json(run, profiled):
         ("--op sdpa --backend flash,fa4", "--backend: unknown backend 'fa4'; did you mean flash"),
         ("--op-type binry", "--op-type: unknown op type 'binry'"),
         ("--op exp --op-type binary", "--op-type binary: exp is unary"),
+        ("--op gemm --op-type binary", "--op-type binary: gemm is a product of matrices"),
+        ("--op mul --op-type sparse", "--op-type sparse: mul has no sparse form; only add has one"),
         ("--op sum --inplace", "--inplace: sum has no in-place form"),
         ("--run-model-ops --inplace", "--inplace: --run-model-ops decides"),
         ("--run-model-ops --run-predefined", "--run-predefined and --run-model-ops cannot"),

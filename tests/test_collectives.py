@@ -8,17 +8,12 @@ from typing import Any
 import pytest
 import torch
 from asked import asked
-from builders import make_case, make_hardware
 from standins.ranks import ThreadGroup
 
 from bench_lib.cases.collectives import bytes_in, collective_axes, collective_case, sizes
 from bench_lib.cases.matrix import MatrixError, read_matrix
 from bench_lib.formulas.collective import ITEM_BYTES, OPS, Collective, rounded
-from bench_lib.model import Launch, UserError
-from bench_lib.report.render import cells
-from bench_lib.studies.calls import COLLECTIVES
-from bench_lib.studies.figures import Figures
-from bench_lib.studies.registry import StudyRow
+from bench_lib.model import UserError
 from bench_lib.worker import device
 from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads import collectives as module
@@ -141,58 +136,6 @@ def test_a_sweep_goes_by_factors():
     assert sizes(8, 128, 2) == [8, 16, 32, 64, 128]
     assert sizes(8, 100, 4) == [8, 32]
     assert sizes(8, 8, 2) == [8]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((9, 8, 2), "--minbytes 9 is above --maxbytes 8"),
-        ((8, 16, 1), "--stepfactor is 1; it must be a whole number"),
-    ],
-)
-def test_a_sweep_that_has_no_end_or_no_begin_is_refused(arguments, words):
-    with pytest.raises(UserError, match=words):
-        sizes(*arguments)
-
-
-# ---- rows ---------------------------------------------------------------------------
-
-
-def figures(size: int = 1024, **fields: Any) -> Figures:
-    params = {"op": "all_reduce", "bytes": size, "dtype": "float"}
-    usual = {"items_per_step": 16, "item": "call", "step_s": 0.016, "finite": True}
-    params |= fields.pop("params", {})
-    return Figures(f"case-{size}", params, **{**usual, "loss_error": 0.0, **fields})
-
-
-def row_of(seen: Figures) -> StudyRow:
-    case = make_case(id=seen.case_id, params=seen.params, launch=Launch(ranks=4))
-    (row,) = COLLECTIVES.rows([case], [seen], make_hardware())
-    return row
-
-
-def told(row: StudyRow) -> dict[str, Any]:
-    return {column.name: column.get(row) for column in COLLECTIVES.table([row]).columns}
-
-
-def test_a_row_has_the_time_of_a_call_and_both_bandwidths():
-    row = told(row_of(figures()))
-    assert row["call_s"] == 0.001
-    assert row["algorithm_gb_per_s"] == pytest.approx(1024 / 0.001 / 1e9)
-    assert row["bus_gb_per_s"] == pytest.approx(1.5 * row["algorithm_gb_per_s"])
-
-
-def test_what_was_not_measured_has_no_figures():
-    row = row_of(Figures("case", figures().params, "ERROR", "it died"))
-    assert (told(row)["call_s"], told(row)["wrong"]) == (None, None)
-    (*_, status) = [below for _, (below,) in cells(COLLECTIVES.table([row]))]
-    assert status == "ERROR"
-
-
-def test_wrong_elements_are_counted_over_all_ranks():
-    row = row_of(figures(finite=False, loss_error=3 / 1024))
-    assert told(row)["wrong"] == 3
-    assert "case-1024 (3)" in COLLECTIVES.conclusions([row])[0]
 
 
 # ---- the answers, on ranks that are threads ---------------------------------------------

@@ -574,15 +574,6 @@ def found_with(search, measure):
     return search, cases, said
 
 
-def test_every_try_samples_the_least_and_the_largest_is_measured_as_any_case():
-    found, cases, said = found_with(Search(32), lambda case: outcome_of(case, limit=50))
-    assert (found.fitting[-1], found.too_large, found.ended) == (50, 51, "")
-    *tries, proper = cases
-    assert [case.sampling for case in tries] == [LEAST] * len(tries)
-    assert found.outcome.case == proper == case_of(batch_size=50)
-    assert said[:2] == ["batch 32 fits", "batch 64 is too large"]
-
-
 def test_a_largest_batch_that_does_not_fit_when_measured_properly_is_not_the_largest():
     def measure(case):
         return outcome_of(case, limit=50 if case.sampling == LEAST else 49)
@@ -591,13 +582,6 @@ def test_a_largest_batch_that_does_not_fit_when_measured_properly_is_not_the_lar
     assert found.outcome.case.params["batch_size"] == 49
     assert found.outcome.fault is None
     assert "batch 50 did not fit a second time" in said
-
-
-def test_another_fault_than_memory_ends_the_search_with_its_reason():
-    broken = make_fault(kind="exception", message="RuntimeError: no such kernel\nmore")
-    found, _, _ = found_with(Search(32), lambda case: outcome_of(case, limit=40, fault=broken))
-    assert found.ended == "batch 64: ERROR: exception in first step: RuntimeError: no such kernel"
-    assert found.outcome.case == case_of(batch_size=32)
 
 
 def test_a_skip_ends_the_search_before_it_began():
@@ -625,8 +609,6 @@ def test_a_try_that_the_hardware_disturbed_has_fitted_all_the_same():
 
 
 # ---- templates --------------------------------------------------------------------------
-
-CASE = case_of()
 
 
 def test_a_template_fills_in_what_its_cases_share():

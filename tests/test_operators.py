@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.cases.matrix import MatrixError, read_matrix, tables
-from bench_lib.cases.operators import (
-    PREDEFINED,
-    label,
-    model_operators,
-    operator_case,
-    resolved,
-    with_usual,
-)
+from bench_lib.cases.operators import label, model_operators, operator_case, resolved
 from bench_lib.formulas.operation import MOST_ELEMENTS, OPERATORS, Operation, broadcast, sizes_in
 from bench_lib.model import UserError, is_case_id
 
@@ -337,13 +330,6 @@ def test_a_matrix_refuses_operators_with_the_table_and_the_key(tmp_path, keys, w
 # ---- the tool's lists and spelling ------------------------------------------------------
 
 
-def test_the_predefined_list_is_the_tools():
-    expected = "add mul div sub eq exp relu tanh sqrt sum prod norm max mean std var argmax argmin"
-    assert list(PREDEFINED) == expected.split()
-    for op in PREDEFINED:
-        assert operator_case(**with_usual(op)).params["shape"] == "64-1024-1024"
-
-
 def test_the_model_list_has_the_shapes_of_bert_and_dlrm():
     cases = [operator_case(**values) for values in model_operators()]
     assert len(cases) == 36
@@ -373,20 +359,3 @@ def test_the_model_list_has_the_shapes_of_bert_and_dlrm():
 )
 def test_a_name_a_type_and_in_place_are_one_operator(op, op_type, inplace, name):
     assert resolved(op, op_type, inplace=inplace) == name
-
-
-@pytest.mark.parametrize(
-    ("op", "op_type", "inplace", "why"),
-    [
-        ("add", "binry", False, "--op-type: unknown op type 'binry'; did you mean binary"),
-        ("exp", "binary", False, "--op-type binary: exp is unary"),
-        ("gemm", "binary", False, "--op-type binary: gemm is a product of matrices"),
-        ("mul", "sparse", False, "--op-type sparse: mul has no sparse form; only add has one"),
-        ("sum", None, True, "--inplace: sum has no in-place form"),
-        ("sofmax", None, False, "unknown op 'sofmax'; did you mean softmax"),
-    ],
-)
-def test_what_does_not_go_together_is_said(op, op_type, inplace, why):
-    with pytest.raises(UserError) as caught:
-        resolved(op, op_type, inplace=inplace)
-    assert str(caught.value).startswith(why)
