@@ -220,6 +220,7 @@ def test_a_compiled_network_tells_how_long_that_took(run):
     context = "{'backend': 'eager', 'fullgraph': 'True'}"
     printed = run("--compile", "--compileContext", context, "--mode", "inference")
     assert "PyTorch Compile: ENABLED (mode=default)" in printed
+    assert "Compiling model... (takes minutes if nothing is cached)\nINFO: running" in printed
     assert re.search(r"^Compilation time: \d+\.\d seconds", printed, re.MULTILINE)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -106,22 +105,6 @@ def test_all_ranks_together_have_a_summary_to_the_letter():
     )
 
 
-@pytest.mark.parametrize(
-    ("place", "gpus", "each"), [(RankPlace(), 1, 64), (RankPlace(ranks=4, share=4), 4, 16)]
-)
-def test_the_json_has_rocms_tools_keys_in_its_order(place, gpus, each):
-    result = lines.result(options("--output-file", "mine"), place, seen(64, 0.125))
-    assert list(result.items()) == [
-        ("Name", "mine"),
-        ("GPUs", gpus),
-        ("Mini batch size [img]", 64),
-        ("Mini batch size [img/gpu]", each),
-        ("Throughput [img/sec]", 512.0),
-        ("Time per mini-batch", 0.125),
-    ]
-    assert json.loads(json.dumps(result)) == result
-
-
 # ---- before and while it runs -----------------------------------------------------------------
 
 
@@ -150,30 +133,6 @@ def test_the_header_says_what_else_was_asked_for():
     assert f"Mode: {lines.DOES['inference']}" in printed
     assert "PyTorch Compile: ENABLED (mode=max-autotune)" in printed
     assert printed[-2:] == ["World size: 2", "Local batch size: 64"]
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], ["INFO: running forward and backward for warmup."]),
-        (
-            ["--mode", "inference"],
-            [
-                "INFO: running forward and backward for warmup.",
-                "INFO: in inference mode that is only the forward pass.",
-            ],
-        ),
-        (
-            ["--compile"],
-            [
-                "Compiling model... (takes minutes if nothing is cached)",
-                "INFO: running forward and backward for warmup.",
-            ],
-        ),
-    ],
-)
-def test_before_the_warm_up_there_is_rocms_tools_line_in_either_mode(words, expected):
-    assert lines.before_warmup(options(*words)) == expected
 
 
 def timed(*measured: PrintedIteration) -> list[str]:
