@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,3 +105,12 @@ def _nothing_was_counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         folder = "bench_lib.storage.facts.folder"
         patch.setattr(folder, lambda: base / f"facts-{len(TESTS_SO_FAR)}")
         yield
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return what runs ``bench-lib`` with some words in a folder of its own."""
+    from command import ran
+
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: ran(words, monkeypatch, capsys)

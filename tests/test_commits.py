@@ -1,9 +1,7 @@
 """Commits as people read them: subject, author, and an address where the remote gives one."""
 
-import os
-import subprocess
-
 import pytest
+from repositories import Repository
 
 from bench_lib.environment.commits import Checkout, commit_address
 
@@ -44,25 +42,10 @@ def test_an_address_holds_no_markup() -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("repository")
-    names = {
-        f"GIT_{who}_{what}": value
-        for who in ("AUTHOR", "COMMITTER")
-        for what, value in (("NAME", "A. Author"), ("EMAIL", "a@example.org"))
-    }
-    environ = {**os.environ, **names, "GIT_CONFIG_GLOBAL": os.devnull}
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(folder), *words]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, env=environ
-        ).stdout
-
-    git("init", "-q")
-    git("remote", "add", "upstream", "git@github.com:owner/name.git")
-    for subject in ("first", "second: a | b", "third"):
-        git("commit", "-q", "--allow-empty", "-m", subject, "-m", "body")
-    return folder, git("log", "--reverse", "--format=%H").split()
+    made = Repository(tmp_path_factory.mktemp("commits") / "repository")
+    made.git("remote", "add", "upstream", "git@github.com:owner/name.git")
+    subjects = ("first", "second: a | b", "third")
+    return made.folder, [made.commit(f"{subject}\n\nbody") for subject in subjects]
 
 
 def test_the_commits_between_two_are_told(repository) -> None:
@@ -70,7 +53,7 @@ def test_the_commits_between_two_are_told(repository) -> None:
     found = Checkout(folder).between(hashes[0][:12], hashes[2])
     assert [each.subject for each in found] == ["third", "second: a | b"]
     assert found[0].hash == hashes[2]
-    assert found[0].author == "A. Author"
+    assert found[0].author == "Ada"
     assert found[0].address == f"https://github.com/owner/name/commit/{hashes[2]}"
 
 

@@ -14,6 +14,7 @@ import pytest
 import typer
 from command import commands_below
 from processes import TORCH_ALONE
+from repositories import WHO
 from scripts import script
 
 import bench_lib.cli
@@ -227,10 +228,7 @@ def test_the_tour_shows_what_its_commands_print(tmp_path):
     )
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "GIT_AUTHOR_NAME": "somebody",
-        "GIT_AUTHOR_EMAIL": "some@body",
-        "GIT_COMMITTER_NAME": "somebody",
-        "GIT_COMMITTER_EMAIL": "some@body",
+        **WHO,
         "CUDA_VISIBLE_DEVICES": "",
         "ROCR_VISIBLE_DEVICES": "",
     }
@@ -260,10 +258,7 @@ def own_repository(tmp_path):
     write_files("own-repository.md", tmp_path)
     (tmp_path / "mypackage" / "__init__.py").touch()
     environment = os.environ | {
-        "GIT_AUTHOR_NAME": "somebody",
-        "GIT_AUTHOR_EMAIL": "some@body",
-        "GIT_COMMITTER_NAME": "somebody",
-        "GIT_COMMITTER_EMAIL": "some@body",
+        **WHO,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTEST_ADDOPTS": f"{os.environ['PYTEST_ADDOPTS']} -p no:cacheprovider",
         "TMPDIR": str(tmp_path),

@@ -21,7 +21,6 @@ from builders import (
     night,
     write_run,
 )
-from command import Printed, ran
 
 from bench_lib.model import Status
 
@@ -78,16 +77,6 @@ def is_of(value: Any, kind: Any) -> bool:
         case "Map(String, String)":
             return all(isinstance(each, str) for item in value.items() for each in item)
     return all(is_of(each, TEXT if kind == TEXTS else NUMBER) for each in value)
-
-
-@pytest.fixture
-def cli(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Printed:
-        return ran(words, monkeypatch, capsys)
-
-    return run
 
 
 def attempts(*medians: float) -> list:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from repositories import Repository
 
 from bench_lib.backends import folders as cached
 from bench_lib.backends.amd import machine
@@ -34,15 +34,6 @@ def write(tmp_path):
         return file
 
     return write
-
-
-def git(folder: Path, *arguments: str) -> str:
-    names = {
-        f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-    }
-    environ = {**os.environ, **names, "GIT_CONFIG_GLOBAL": os.devnull}
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout
 
 
 # --- collecting --------------------------------------------------------------------------
@@ -362,21 +353,17 @@ def test_tuned_results_are_told_apart_by_their_content(tmp_path, write, setting)
 
 
 def test_a_checkout_is_its_commit_and_whether_it_was_edited(tmp_path):
-    git(tmp_path, "init", "-q")
-    (tmp_path / "a").write_text("1")
-    git(tmp_path, "add", "a")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    (tmp_path / "results.jsonl").write_text("untracked")
-    found = collect(tmp_path, {}, tmp_path)
-    assert found.commit == git(tmp_path, "rev-parse", "HEAD").strip()
-    assert found.dirty is False
-    (tmp_path / "a").write_text("2")
-    assert collect(tmp_path, {}, tmp_path).dirty is True
+    folder = tmp_path / "checkout"
+    commit = Repository(folder).commit("first", a="1")
+    (folder / "results.jsonl").write_text("untracked")
+    found = collect(tmp_path, {}, folder)
+    assert (found.commit, found.dirty) == (commit, False)
+    (folder / "a.py").write_text("2")
+    assert collect(tmp_path, {}, folder).dirty is True
 
 
 def test_a_checkout_without_a_commit_has_none(tmp_path):
-    git(tmp_path, "init", "-q")
-    assert collect(tmp_path, {}, tmp_path).commit is None
+    assert collect(tmp_path, {}, Repository(tmp_path / "checkout").folder).commit is None
     assert collect(tmp_path, {}, tmp_path / "nowhere").commit is None
 
 

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command import Printed, ran, unpacked
+from command import unpacked
 from documents import validator
 
 from bench_lib.storage import history
@@ -23,14 +23,9 @@ JUDGED = {"nap-4": "NOISY", "nap-16": "REGRESSED", "product": "NOISY", "nap-wron
 
 
 @pytest.fixture
-def cli(tmp_path, monkeypatch, capsys):
+def cli(tmp_path, cli):
     unpacked(RECORDED, tmp_path)
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Printed:
-        return ran(words, monkeypatch, capsys)
-
-    return run
+    return cli
 
 
 def test_its_runs_are_listed(cli):

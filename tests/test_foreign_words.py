@@ -21,7 +21,6 @@ from builders import (
     make_verdict,
     write_run,
 )
-from command import Printed, ran
 
 from bench_lib.cli.output import ShownStream, shown
 from bench_lib.formats import printable
@@ -35,7 +34,7 @@ STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 @pytest.fixture
-def cli(tmp_path, monkeypatch, capsys):
+def cli(tmp_path, cli):
     case = make_case(id="odd", params={"network": HOSTILE})
     fault = make_fault(message=HOSTILE, last_output=HOSTILE)
     records = [
@@ -60,12 +59,7 @@ def cli(tmp_path, monkeypatch, capsys):
         hardware=make_hardware(name=HOSTILE),
         environment=make_environment(host=HOSTILE, torch=HOSTILE),
     )
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Printed:
-        return ran(words, monkeypatch, capsys)
-
-    return run
+    return cli
 
 
 COMMANDS = (

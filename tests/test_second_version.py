@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command import Printed, ran, unpacked
+from command import unpacked
 
 from bench_lib.engine import past
 from bench_lib.report import night
@@ -22,14 +22,9 @@ RUNS = ["0a0a0a01", "0a0a0a02", "0a0a0a03", "0b0b0b01", "0b0b0b02", "0b0b0b03"]
 
 
 @pytest.fixture
-def cli(tmp_path, monkeypatch, capsys):
+def cli(tmp_path, cli):
     unpacked(RECORDED, tmp_path)
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Printed:
-        return ran(words, monkeypatch, capsys)
-
-    return run
+    return cli
 
 
 def test_its_runs_are_listed_each_once(cli):
