@@ -406,15 +406,6 @@ def unfinished_night() -> Night:
     )
 
 
-def hardware_night() -> Night:
-    """Return a night in which the same cases were measured on two kinds of hardware."""
-    cases = [make_case(), make_case("resnet18"), make_case("vit_b_16", 32)]
-    here = [make_entry(case) for case in cases]
-    there = [make_entry(case, hardware=MI250X, median_s=0.02, run_id="0d0d0d0d") for case in cases]
-    runs = [make_run(cases=3), make_run(run_id="0d0d0d0d", key="mi250x", cases=3)]
-    return make_night([*here, *there], runs=runs)
-
-
 def year_night() -> Night:
     """Return a night of one case with a year behind it, slower by 5% from day 300 on."""
     points = make_points(365, steps=[(300, 1.05)])
@@ -429,10 +420,6 @@ def nasty_night() -> Night:
     """Return a night whose case is named like a script, as only a file can name it."""
     case = make_case(id=NASTY, params={"network": NASTY, "precision": "fp16"})
     return make_night([make_entry(case, median_s=0.004)])
-
-
-def _as_run(**fields: Any) -> Record:
-    return make_entry(**fields).record
 
 
 def example_night() -> Night:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from builders import make_attempt, make_case, make_hardware_cpu
+from command import ran
 from documents import document_in
 from processes import HERE, ON_THE_CPU, TORCH_ALONE
 from standins.worker import Context, Contexts, Watch, gpus
 
-from bench_lib.cli import main
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.engine import opened
@@ -238,13 +238,6 @@ def test_attempts_say_their_pair_and_whether_they_confirm(bed):
         assert [(a.process, a.confirms) for a in attempts] == [(0, False), (1, False), (2, True)]
 
 
-def test_an_equal_pair_of_sides_is_ok_everywhere(bed):
-    bed.b.script["x"] = [[0.010001] * 20]
-    rows = bed.run("x", "y", "z")
-    assert {row.status for row in rows.values()} == {Status.OK}
-    assert not fails(rows.values())
-
-
 # ---- faults and skips ---------------------------------------------------------------------
 
 
@@ -282,12 +275,6 @@ def test_a_skip_on_either_side_skips_the_case(bed, skipping, words):
     assert rows["odd"].verdicts[0].reason == words
     assert rows["x"].status is Status.OK
     assert not fails(rows.values())
-
-
-def test_a_side_that_never_starts_stops_the_comparison_by_name(bed):
-    bed.b.refuse_forks_from = 1
-    with pytest.raises(LaunchError, match=r"^B: no device$"):
-        bed.run("x")
 
 
 def test_a_device_that_vanishes_later_leaves_what_was_measured(bed):
@@ -452,14 +439,7 @@ def cli(tmp_path, monkeypatch, capsys, matrix):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(catalogue, "network_sizes", dict)
 
-    def run(*words: str):
-        monkeypatch.setattr("sys.argv", ["bench-lib", "ab", "--matrix", str(matrix), *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return run
+    return lambda *words: ran(["ab", "--matrix", str(matrix), *words], monkeypatch, capsys)
 
 
 @pytest.fixture

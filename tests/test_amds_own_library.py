@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +98,6 @@ def libdrm(tmp_path_factory):
 def rocm(request):
     assert isinstance(request.param, Path)
     return request.param
-
-
-Ask = Callable[..., Any]
 
 
 @pytest.fixture

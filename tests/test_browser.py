@@ -86,7 +86,6 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     made = {
         "night": nights.make_night(),
-        "hardware": nights.hardware_night(),
         "nasty": nights.make_night([*_nasty(), nights.make_entry()]),
         "empty": nights.empty_night(),
         "one": nights.year_night(),

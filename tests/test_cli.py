@@ -88,29 +88,16 @@ def test_python_m_is_the_same_program():
 
 def test_the_commands_are_these(cli):
     names = {
-        (): [
-            *(
-                "report",
-                "compare",
-                "history",
-                "baseline",
-                "ab",
-                "judge",
-                "profile",
-                "bisect",
-                "env",
-            ),
-            *("selfcheck", "ops", "collectives", "scaling", "train", "micro", "exercise"),
-            "adopt",
-        ],
-        ("baseline",): ["show", "accept", "record", "quarantine"],
-        ("history",): ["list", "show", "query", "export"],
+        (): "report compare history baseline ab judge profile bisect env selfcheck ops collectives "
+        "scaling train micro exercise adopt",
+        ("baseline",): "show accept record quarantine",
+        ("history",): "list show query export",
     }
     for words, expected in names.items():
         told = cli(*words, "--help").out
         text = told.partition("Commands:\n")[2] if words else told
         listed = [line.split()[0] for line in text.splitlines() if re.match(r"  \S", line)]
-        assert sorted(listed) == sorted(expected)
+        assert sorted(listed) == sorted(expected.split())
 
 
 def test_the_help_fits_a_terminal(cli):

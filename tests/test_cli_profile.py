@@ -47,7 +47,6 @@ STEPS = on_rocm(
         copy("HtoD (Pinned -> Device)", 440, 20, bytes=4096),
     ]
 )
-TABLE = KernelTable("torch.profiler", 5, [Kernel(CONV, 2, 0.002), Kernel(GEMM, 1, 0.001)], 0.003)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from bench_lib.studies import training
 from bench_lib.studies.figures import figures_of
 
 DEVICE = gpus(1)[0]
-CPU = make_hardware(vendor="cpu", key="cpu-2c", uuid=None, bdf=None, peak_tflops={})
 TOGETHER = "cifar100-resnet50-b256-amp-fp16-eager-loader-w4"
 FIXED = "cifar100-resnet50-b256-amp-fp16-eager-fixed"
 INPUT = "cifar100-none-b256-fp32-eager-loader-w4"

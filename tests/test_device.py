@@ -458,7 +458,6 @@ def test_a_contexts_name_is_its_own_in_the_whole_run(tmp_path):
 
 CALM = make_telemetry()
 SHARED = make_telemetry(foreign_processes=[41])
-SLOW = make_telemetry(clock_mhz=1410.0)
 
 
 def seeing(*script):
@@ -471,16 +470,6 @@ def test_what_was_measured_beside_another_process_is_measured_again(bench):
     assert disturbed.discarded == "shared with process 41; measured again"
     assert disturbed.measurement is not None
     assert (good.accepted, good.invalid, good.discarded) == (True, False, None)
-
-
-def test_what_the_hardware_spoils_twice_stays_discarded(bench):
-    (outcome,) = bench(**seeing(SHARED)).measure(make_case(id="a"))
-    assert [a.accepted for a in outcome.attempts] == [False, False]
-    assert [a.discarded for a in outcome.attempts] == [
-        "shared with process 41; measured again",
-        "shared with process 41",
-    ]
-    assert outcome.attempts[-1].invalid
 
 
 def test_what_the_hardware_spoils_in_one_process_may_come_out_well_in_the_next(bench, workers):

@@ -24,7 +24,6 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PROJECT = PYPROJECT["project"]
 PACKAGE = {
     path.relative_to(ROOT).as_posix()
     for path in (ROOT / "bench_lib").rglob("*")

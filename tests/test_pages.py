@@ -183,12 +183,6 @@ def test_several_runs_that_did_not_finish_are_counted() -> None:
     assert night.sentence == "Nothing failed: 1 case on mi300x; 2 runs did not finish."
 
 
-def test_a_night_of_nothing_has_a_sentence() -> None:
-    night = nights.empty_night()
-    assert night.sentence == "Nothing was measured."
-    assert night.counts == {}
-
-
 def test_the_last_good_night_is_the_newest_that_was_ok() -> None:
     points = nights.make_points(5, last=Status.REGRESSED)
     points[3] = replace(points[3], status=Status.INVALID)

@@ -28,7 +28,6 @@ APP = ["python3", "train.py", "--lr", "0.1"]
 HEADER = '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
 TRACE = '"Kind","Kernel_Name","Start_Timestamp","End_Timestamp","Grid_Size_Z"\n'
 MARKERS = "Domain,Function,Process_Id,Start_Timestamp,End_Timestamp\n"
-COPIES = "Kind,Direction,Start_Timestamp,End_Timestamp\n"
 GEMM_PLAIN = "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16"
 ADD_PLAIN = "void add<float>(float*, float const*, int)"
 RELEASES = ["6.4.1", "7.13.0", "10.0.0"]

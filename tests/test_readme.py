@@ -24,7 +24,6 @@ from bench_lib.launch import wire
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
-CASE = "resnet50-b64-fp16-eager-infer"
 
 
 def commands_of(page: str) -> list[str]:

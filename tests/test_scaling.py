@@ -8,7 +8,6 @@ import math
 import random
 
 import pytest
-from builders import UUID
 from scipy.special import stdtrit
 
 from bench_lib.model import RankSample
@@ -19,7 +18,6 @@ from bench_lib.verdict.stragglers import LAGGING, lagging
 amdahl = functools.partial(laws.fit, laws.AMDAHL)
 gustafson = functools.partial(laws.fit, laws.GUSTAFSON)
 
-DEVICE = UUID.removeprefix("GPU-")
 POWERS = (1, 2, 4, 8, 16)
 
 

@@ -93,7 +93,6 @@ class Contexts:
         self.no_turns = False
         self.known: list[set[str]] = []
         """What nobody had to find out again, by measurement."""
-        """Whether the device's own time was asked for, by measurement."""
         self.compiled: set[str] = set()
         self.drawn: dict[str, Choices] = {}
         """What the compiler chooses for a case, if not what it is handed."""
