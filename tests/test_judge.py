@@ -883,6 +883,18 @@ def test_a_restless_wall_that_is_far_slower_is_measured_again(waits, waited_befo
         assert is_suspicious(verdicts)
 
 
+@pytest.mark.parametrize("waited_before", [True, False])
+def test_a_restless_wall_is_left_to_the_device_where_it_is_slower_by_less_than_hosts_vary(
+    waited_before,
+):
+    restless = [x / 2 for x in RESTLESS]
+    old = of([replace(process, host_bound=waited_before) for process in bound(*restless)])
+    verdicts = verdicts_on(bound(*[0.08] * 3), old, Limits(tolerance=0.005))
+    assert (verdicts[0].interval or [0.0])[0] > 1
+    assert verdicts[0].status is Status.SKIPPED
+    assert overall(verdicts) is Status.OK
+
+
 def test_a_steady_wall_is_heard():
     verdicts = verdicts_on(bound(0.2, 0.2), of(bound(*STEADY)))
     assert overall(verdicts) is Status.REGRESSED

@@ -391,10 +391,11 @@ def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
 
 
 def _cannot_tell(verdict: Verdict) -> bool:
-    """Whether a case may be slower, but as well be no slower at all."""
+    """Whether a case may be slower than is tolerated, but as well be no slower at all."""
     if verdict.interval is None:
         return verdict.status is Status.NOISY
-    return verdict.status in (Status.NOISY, Status.SUSPECT) and verdict.interval[0] <= 1
+    is_slower = verdict.interval[0] > 1 and pairing.beyond(verdict, 1)
+    return verdict.status in (Status.NOISY, Status.SUSPECT) and not is_slower
 
 
 def _device_is_steady(verdicts: Sequence[Verdict]) -> bool:
@@ -412,13 +413,14 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
     if not before and status not in (*SLOWER, Status.NOISY):
         return verdict
     is_by_chance = of(verdict.metric).rule is Rule.CHANCE
+    most = 1 + (verdict.tolerance or 0.0) + (0.0 if before else BETWEEN_HOST_STATES)
+    is_within = (verdict.ratio or 0.0) <= most
     if not before:
-        most = 1 + (verdict.tolerance or 0.0) + BETWEEN_HOST_STATES
-        if status not in SLOWER or not is_by_chance or (verdict.ratio or 0.0) <= most:
+        if status not in SLOWER or not is_by_chance or is_within:
             status = Status.NOISY
         elif verdict.interval is None or verdict.interval[0] <= most:
             status = Status.SUSPECT
-    is_open = verdict.status in SLOWER or _cannot_tell(verdict)
+    is_open = verdict.status in SLOWER or is_within or _cannot_tell(verdict)
     is_replaced = device_is_steady and status is Status.NOISY and is_open
     allowed = BETWEEN_HOST_STATES if before and is_by_chance else 0.0
     finding = HostBound(before, allowed, device_judges=is_replaced)
