@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from builders import make_baseline, make_process, make_processes
 
-from bench_lib.model import Choice, Choices, Limits, Origin, ProcessSummary
+from bench_lib.model import Choice, Choices, Origin, ProcessSummary
 from bench_lib.verdict.evidence import (
     PINNED,
     ROLLING,
@@ -87,13 +87,6 @@ def test_other_conditions_leave_a_case_unjudged():
     assert Evidence(on("a"), None, conditions=here).unlike == []
     assert differing({"a": 1}, {"a": None}) == []
     assert differing({"a": 1}, {"a": 1}) == []
-
-
-@pytest.mark.parametrize(("own", "stored", "most"), [(0.1, 0.2, 0.1), (0.2, 0.1, 0.1)])
-def test_the_tighter_limit_of_the_spread_holds(own, stored, most):
-    baseline = make_baseline(limits=Limits(spread=stored))
-    assert Evidence(on("a"), baseline, Limits(spread=own)).most_spread == most
-    assert Evidence(on("a"), None, Limits(spread=own)).most_spread == own
 
 
 # ---- the host ---------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from bench_lib.findings import NotInterleaved
 from bench_lib.formats import many, percent, printable, quantity, seconds, signed_percent, some
 from bench_lib.model import Status
-from bench_lib.report.console import changes, explanations, in_words, rate_of, summary
+from bench_lib.report.console import changes, explanations, in_words, summary
 from bench_lib.report.render import cells, summary_lines
 
 MIB = 2**20
@@ -258,11 +258,6 @@ def test_a_case_in_words_without_output_ends_with_its_metrics():
 
 
 # ---- figures ----------------------------------------------------------------------------
-
-
-def test_the_rate_counts_stalls():
-    measurement = make_measurement(iteration_s=[0.25] * 4, wall_s=2.0, items_per_step=8)
-    assert rate_of(measurement) == 16.0
 
 
 @pytest.mark.parametrize(
