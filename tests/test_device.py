@@ -54,14 +54,18 @@ def bench(tmp_path, workers):
     [
         (Side(), {}),
         (Side(environment={"HIP_X": "1"}), {"HIP_X": "1"}),
-        (Side("/b/python", {"X": "1"}, ("docker", "run")), {"X": "1"}),
+        (
+            Side("/b/python", {"X": "1"}, ("docker", "run")),
+            {"PYTHONPATH": "", "BENCH_LIB_BEHIND": "", "X": "1"},
+        ),
         (Side(folder=Path("/a/worktree")), {}),
     ],
 )
 def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypatch, side, told):
     started = []
     monkeypatch.setattr(processes, "Zygote", lambda **words: started.append(words))
-    monkeypatch.delenv("BENCH_LIB_PRELOAD", raising=False)
+    for name in ("BENCH_LIB_PRELOAD", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
     processes.start_workers(side, DEVICE)
     own = {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
     own["BENCH_LIB_PRELOAD"] = "compiler"
@@ -227,7 +231,7 @@ def test_all_processes_of_a_case_count_towards_the_time_that_a_line_reports(benc
     @contextlib.contextmanager
     def spoken(_say, case):
         said.append(case.id)
-        yield said.append
+        yield lambda phase, _left_s: said.append(phase)
 
     monkeypatch.setattr("bench_lib.engine.device.spoken", spoken)
     bench(processes=2).measure(make_case(id="a"))
