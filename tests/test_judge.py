@@ -847,6 +847,16 @@ def test_a_device_that_waits_no_longer_is_judged_by_its_own_time_where_the_wall_
     assert "; the device waited for the host in some processes; " in verdicts[0].reason
 
 
+def test_a_wall_time_that_may_be_slower_is_measured_again_where_only_the_baseline_waited():
+    old = of(
+        [replace(p, host_bound=i == 0) for i, p in enumerate(bound(*(10 * x for x in STEADY)))]
+    )
+    for processes, status in ((1, Status.SUSPECT), (4, Status.REGRESSED)):
+        now = [replace(process, host_bound=False) for process in bound(*[0.02] * processes)]
+        verdicts = verdicts_on(now, old, planned=4)
+        assert verdicts[0].status is overall(verdicts) is status
+
+
 def test_memory_and_numerics_are_not_excused_by_the_host():
     candidate = bound(0.0, device=0.0, peak_memory_bytes=100 * MIB, finite=False)
     old = of(make_processes(STEADY, peak_memory_bytes=10 * MIB, finite=True))

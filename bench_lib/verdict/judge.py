@@ -73,7 +73,7 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
             others = _with_host_bound(skip_noisy(_less_the_clock(others, evidence)), evidence)
         combined = pairing.decided(others, answers, evidence)
         if _device_is_steady([v for v in combined if v.against == REFERENCE]):
-            combined = _left_to_the_device(combined)
+            combined = _left_to_the_device(combined, Status.NOISY, Status.SUSPECT)
         verdicts[case_id] = [choices.weighed(v, evidence) for v in skip_noisy(combined)]
         if (own := evidence.pairing) is not None and own.decides_alone:
             verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence, own)
@@ -367,8 +367,8 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
     noisy, unless that is slower all the same: then fresh processes tell by how much.
     """
     is_steady = _device_is_steady(verdicts)
-    if not evidence.waits():
-        return _left_to_the_device(verdicts) if is_steady else verdicts
+    if not evidence.waits():  # then what is SUSPECT is decided by fresh processes
+        return _left_to_the_device(verdicts, Status.NOISY) if is_steady else verdicts
     return [
         _host_bound(verdict, evidence, device_is_steady=is_steady)
         if of(verdict.metric).host_sets
@@ -377,14 +377,14 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
     ]
 
 
-def _left_to_the_device(verdicts: list[Verdict]) -> list[Verdict]:
-    """Skip verdicts on a wall time that cannot tell; not every process waited for its host."""
+def _left_to_the_device(verdicts: list[Verdict], *statuses: Status) -> list[Verdict]:
+    """Skip verdicts of these on a wall time that cannot tell; not every process waited."""
     finding = Note(
         "the device waited for the host in some processes; the device's own time is judged instead"
     )
     return [
         replace(v.finding(finding), status=Status.SKIPPED)
-        if of(v.metric).host_sets and _cannot_tell(v)
+        if v.status in statuses and of(v.metric).host_sets and _cannot_tell(v)
         else v
         for v in verdicts
     ]
@@ -394,8 +394,7 @@ def _cannot_tell(verdict: Verdict) -> bool:
     """Whether a case may be slower than is tolerated, but as well be no slower at all."""
     if verdict.interval is None:
         return verdict.status is Status.NOISY
-    is_slower = verdict.interval[0] > 1 and pairing.beyond(verdict, 1)
-    return verdict.status in (Status.NOISY, Status.SUSPECT) and not is_slower
+    return verdict.interval[0] <= 1 or not pairing.beyond(verdict, 1)
 
 
 def _device_is_steady(verdicts: Sequence[Verdict]) -> bool:
