@@ -35,9 +35,9 @@ LEADING = LATENCY
 
 @functools.cache
 def registered() -> Mapping[str, Metric]:
-    """Return all metrics by name, ours first; raises UserError where two have one name."""
+    """Return all metrics by name, the leading one first; raises UserError if two share a name."""
     metrics: dict[str, Metric] = {}
-    for metric in (*METRICS, *_others()):
+    for metric in (LEADING, *METRICS, *_others()):
         if metrics.setdefault(metric.name, metric) is not metric:
             raise UserError(
                 f"two metrics are called {metric.name!r}; rename the one from the entry point "
