@@ -105,19 +105,6 @@ def test_what_only_the_first_process_can_tell_is_confirmed_by_asking_the_others(
 
 
 @pytest.mark.parametrize(
-    ("measured", "status"), [(2, Status.SUSPECT), (3, Status.SUSPECT), (4, Status.REGRESSED)]
-)
-def test_what_disturbed_most_processes_makes_the_others_spread_too(measured, status):
-    limits = Limits(spread=0.05)
-    found = verdict(
-        "stability", spreads(*[0.2] * measured), spreads(0.01), limits, planned=6, tried=6
-    )
-    assert found.status is status
-    grown = verdict("memory", peaks(*[100 * MIB] * 2), peaks(10 * MIB), planned=6, tried=6)
-    assert grown.status is Status.REGRESSED  # nothing of the host makes it grow
-
-
-@pytest.mark.parametrize(
     ("value", "limit", "status"),
     [
         (0.10, 0.10, Status.OK),

@@ -74,7 +74,8 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         combined = pairing.decided(others, answers, evidence)
         if _device_is_steady([v for v in combined if v.against == REFERENCE]):
             combined = _left_to_the_device(combined, Status.NOISY, Status.SUSPECT)
-        verdicts[case_id] = [choices.weighed(v, evidence) for v in skip_noisy(combined)]
+        weighed = [choices.weighed(verdict, evidence) for verdict in skip_noisy(combined)]
+        verdicts[case_id] = [_unless_disturbed(verdict, evidence) for verdict in weighed]
         if (own := evidence.pairing) is not None and own.decides_alone:
             verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence, own)
         verdicts[case_id] = exact.named(verdicts[case_id], evidence)
@@ -432,6 +433,16 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
         )
     status = Status.SKIPPED if is_replaced else status
     return replace(verdict.finding(finding), status=status)
+
+
+def _unless_disturbed(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """Only suspect a time where most processes do not count: what disturbed them shows in all."""
+    disturbed = evidence.tried - len(evidence.candidate)
+    is_called = verdict.status is Status.REGRESSED and of(verdict.metric).host_sets
+    if not is_called or disturbed < len(evidence.candidate):
+        return verdict
+    finding = Note(f"{disturbed} of {evidence.tried} processes were disturbed, and do not count")
+    return replace(verdict.finding(finding), status=Status.SUSPECT)
 
 
 def unjudged(evidence: Evidence) -> Verdict | None:

@@ -111,10 +111,7 @@ def _is_confirmed(metric: Metric, evidence: Evidence, measured: int) -> bool:
     """Whether enough processes measured it, or all that are planned.
 
     A value that only a run's first process has, because it fills the caches, counts as confirmed
-    once the others have measured.  So does one that the hardware disturbed in the others, unless
-    the host sets it: what disturbed most processes shows in the few that count, too.
+    once the others have measured.  So does one that the hardware disturbed in the others.
     """
     count = measured if metric.state is None else len(evidence.candidate)
-    if metric.host_sets and 2 * count <= evidence.tried:
-        return False
     return max(count, evidence.tried) >= min(CONFIRMED, evidence.planned)
