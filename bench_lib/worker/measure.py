@@ -79,7 +79,7 @@ HOST_BOUND = 0.9
 """If issuing a step takes this share of its time or more, the device waits for Python."""
 MAY_WAIT = 0.5
 """From this share on, it may wait in another process.  Issuing ResNet-50's step took 4.4 to 9.2 ms
-on 32 CPUs of one machine within minutes, and its wall time varied by 35%, its device time by 0.2%.
+on 32 CPUs within minutes; elsewhere its wall time varied by 35%, its device time by 0.2%.
 """
 BACKLOG = 0.25
 """Steps of work that a device has left when the last is issued, unless it has waited.
