@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +14,6 @@ import pytest
 from bench_lib.model import Choice, Choices, ProcessSummary, SlowDown
 from bench_lib.verdict import nights
 from bench_lib.verdict.nights import CaseNights, CaseRun, over_nights, times
-from bench_lib.verdict.statistics.change import t_quantile
-from bench_lib.verdict.statistics.levels import Change
 
 TONIGHT = "tonight"
 
@@ -279,131 +279,96 @@ def test_a_night_that_moves_the_whole_suite_is_no_slow_down():
 
 # --- nights by hand ------------------------------------------------------------------------
 
-
-def run_of(run_id: str, time: str, *processes: ProcessSummary, **fields) -> CaseRun:
-    return CaseRun(run_id, time, processes, **fields)
-
-
-def calendar_of(*times: str) -> nights._Calendar:
-    return nights._Calendar.of(
-        run_of(name, time) for name, time in zip("abcdef", times, strict=False)
-    )
-
-
-def test_runs_within_twenty_hours_before_the_newest_are_of_its_night():
-    found = calendar_of(
-        "2026-01-01T00:00:00Z",
-        "2026-01-01T20:00:00Z",
-        "2026-01-01T20:00:01Z",
-        "2026-01-02T16:00:01Z",
-    )
-    assert found.of_run == {"a": 0, "b": 0, "c": 1, "d": 1}
-    assert (found.runs, len(found.began)) == (["a", "c"], 2)
-    assert found.began == ["2026-01-01T00:00:00Z", "2026-01-01T20:00:01Z"]
-
-
-DAYS = [f"2026-01-0{day}T00:00:00Z" for day in range(1, 7)]
-
-
-def level_of(*runs: CaseRun, told_since: str = "") -> nights._Level:
-    calendar = nights._Calendar.of(runs)
-    return nights._level(CaseNights(runs, told_since=told_since), calendar)
+DAYS = [f"2026-01-{day:02d}T00:00:00Z" for day in range(1, 17)]
 
 
 def logs(*values: float, uuid: str = "x") -> list[ProcessSummary]:
     return [process(math.exp(value), f"{uuid}/{value}", device_uuid=uuid) for value in values]
 
 
+def stepped(*steps: tuple[int, float], times: Sequence[str] = DAYS, **fields) -> CaseNights:
+    """A case that is slower by a logarithm from a run on, for each step."""
+    rng = random.Random(0)
+    runs = [
+        CaseRun(
+            f"at {time}", time, logs(rng.gauss(0, 0.0002) + sum(x for at, x in steps if n >= at))
+        )
+        for n, time in enumerate(times)
+    ]
+    return CaseNights(runs, **fields)
+
+
+def shown(*cases: CaseNights):
+    return over_nights({f"case {n}": case for n, case in enumerate(cases)}, TONIGHT)
+
+
+def only(*cases: CaseNights) -> SlowDown:
+    (found,), _ = shown(*cases)
+    return found
+
+
+@pytest.mark.parametrize(("second", "nights"), [(0, 4), (1, 8)])
+def test_runs_within_twenty_hours_before_the_newest_are_of_its_night(second, nights):
+    times = [f"2026-01-{1 + 2 * n:02d}T00:00:00Z" for n in range(8)]
+    twice = [time for t in times for time in (t, t.replace("T00:00:00", f"T20:00:0{second}"))]
+    found = only(stepped((8, 0.02), times=twice))
+    assert (found.since, found.run, found.nights) == (times[4], f"at {times[4]}", nights)
+
+
 def test_a_nights_value_is_the_median_on_the_device_of_most_processes():
-    found = level_of(
-        run_of("a", DAYS[0], *logs(5.0, uuid="y"), *logs(0.0, 0.004, 0.1)),
-        run_of("b", DAYS[1], *logs(1.0, uuid="y")),
-        run_of("c", DAYS[2], *logs(2.0, 2.004)),
-    )
-    assert (found.nights, found.devices) == ([0, 1, 2], ["x", "y", "x"])
-    assert found.values == pytest.approx([0.004, 1.0, 2.002])
-    assert found.off == {
-        0: {"x/0.0": pytest.approx(-0.004), "x/0.004": 0.0, "x/0.1": pytest.approx(0.096)},
-        1: {"y/1.0": 0.0},
-        2: {"x/2.0": pytest.approx(-0.002), "x/2.004": pytest.approx(0.002)},
-    }
+    case = stepped((8, 0.02))
+    more = []
+    for run in case.runs:
+        value = math.log(run.processes[0].values["latency"])
+        own = [*logs(5.0, uuid="y"), *logs(value - 0.0001, value, value + 0.004)]
+        more.append(replace(run, processes=own))
+    found, alone = only(replace(case, runs=more)), only(case)
+    assert found.ratio == pytest.approx(alone.ratio, rel=1e-9)
+    assert found.since == alone.since == DAYS[8]
 
 
 @pytest.mark.parametrize(
-    ("regressed", "told_since", "first"),
+    ("regressed", "told_since", "is_new"),
     [
-        ((), "", 0),
-        ((2,), "", 2),
-        ((1, 2), "", 2),
-        ((), DAYS[0], 0),
-        ((), DAYS[3], 3),
-        ((), "2026-01-03T12:00:00Z", 3),
-        ((1,), DAYS[3], 3),
-        ((4,), DAYS[3], 4),
+        ((), "", True),
+        ((1,), "", True),
+        ((1, 6), "", False),
+        ((), DAYS[1], True),
+        ((), DAYS[6], False),
+        ((), "2026-01-06T12:00:00Z", False),
+        ((1,), DAYS[6], False),
+        ((6,), DAYS[1], False),
     ],
 )
-def test_a_level_begins_with_what_regressed_or_was_told_last(regressed, told_since, first):
-    runs = [
-        run_of(name, day, *logs(0.001 * n), regressed=n in regressed)
-        for n, (name, day) in enumerate(zip("abcde", DAYS, strict=False))
-    ]
-    found = level_of(*runs, told_since=told_since)
-    assert found.nights == list(range(first, 5))
-    assert found.values == pytest.approx([0.001 * n for n in found.nights])
-    assert found.devices == ["x"] * (5 - first)
-
-
-def level(*values: float, first: int = 0, device: str = "x", **fields) -> nights._Level:
-    return nights._Level(
-        range(first, first + len(values)),
-        np.array(values),
-        [device] * len(values),
-        **{"off": {}, **fields},
-    )
-
-
-def rise_at(first: int, case_id: str, size: float = 0.01, error: float = 0.001) -> nights._Rise:
-    change = Change(2, 9.0, size, error, 8.0)
-    return nights._Rise(case_id, level(*[0.0] * 5, first=first - 2), change)
+def test_a_level_begins_with_what_regressed_or_was_told_last(regressed, told_since, is_new):
+    case = stepped((6, 0.02), told_since=told_since)
+    runs = [replace(run, regressed=n in regressed) for n, run in enumerate(case.runs)]
+    found, _ = shown(replace(case, runs=runs))
+    assert [one.since for one in found] == [DAYS[6]] * is_new
 
 
 def test_what_began_on_one_night_or_the_next_is_one():
-    together = nights._of_one_night(
-        [rise_at(first, f"night {first}") for first in (7, 5, 6, 10, 4, 8)]
-    )
-    assert [[one.first for one in each] for each in together] == [[4, 5], [6, 7], [8], [10]]
-    assert nights._of_one_night([]) == []
+    found, _ = shown(*(stepped((at, 0.02)) for at in (8, 6, 7, 11, 5, 9)))
+    together = [["case 1", "case 4"], ["case 0", "case 2"], ["case 5"], ["case 3"]]
+    assert [sorted(one.cases) for one in found] == together
 
 
 def test_a_finding_is_told_with_all_that_is_known_of_it():
-    rises = [rise_at(3, "b", 0.01, 0.001), rise_at(4, "a", 0.03, 0.003)]
-    found = nights._slow_down_of(rises, calendar_of(*DAYS), "tonight")
-    half = t_quantile(8.0, 0.975) * 0.002
-    assert found == SlowDown(
-        since=DAYS[3],
-        run="d",
-        cases=["a", "b"],
-        ratio=pytest.approx(math.exp(0.02)),
-        interval=(pytest.approx(math.exp(0.02 - half)), pytest.approx(math.exp(0.02 + half))),
-        nights=4,
-        told_by="tonight",
-    )
+    cases = stepped((6, 0.01)), stepped((7, 0.03))
+    found, alone = only(*cases), [only(case) for case in cases]
+    assert (found.since, found.run, found.told_by) == (DAYS[6], f"at {DAYS[6]}", TONIGHT)
+    assert (found.cases, found.nights) == (["case 1", "case 0"], 10)
+    for told, each in (
+        (found.ratio, [one.ratio for one in alone]),
+        (found.interval[0], [one.interval[0] for one in alone]),
+        (found.interval[1], [one.interval[1] for one in alone]),
+    ):
+        assert told == pytest.approx(statistics.geometric_mean(each))
 
 
-def steps(*sizes: tuple[int, float], seed: int = 0, **fields) -> nights._Level:
-    rng = random.Random(seed)
-    values = [
-        rng.gauss(0, 0.0002) + sum(size for at, size in sizes if night >= at) for night in range(20)
-    ]
-    return level(*values, **fields)
-
-
-def test_a_level_since_its_last_fall_is_what_a_loss_is_held_against():
-    found = steps((5, -0.02), (11, -0.03))
-    assert list(found.since_last_fall(5.0).nights) == list(range(11, 20))
-    assert found.since_last_fall(500.0) is found
-    again = steps((5, -0.02), (11, -0.001))
-    assert list(again.since_last_fall(5.0).nights) == list(range(5, 20))
+@pytest.mark.parametrize(("fall", "since"), [(-0.03, 11), (-0.001, 5)])
+def test_a_level_since_its_last_fall_is_what_a_loss_is_held_against(fall, since):
+    assert shown(stepped((5, -0.02), (11, fall))) == ([], {"case 0": DAYS[since]})
 
 
 TOLD = SlowDown("2026-01-04T00:00:00Z", "d", list("abcde"), 1.0123, (1.01, 1.02), 1, "tonight")

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -126,75 +127,48 @@ class _Level:
     values: Floats
     """Logarithms, one a night."""
     devices: Sequence[str]
-    off: Mapping[int, Mapping[str, float]]
-    """By night and process, how far each is from the others, of logarithms."""
-    others: Estimate = NOTHING_KNOWN
-    """The spread between nights of other cases."""
-    correlation: float = 0.0
-    """Of successive nights."""
-
-    @cached_property
-    def spread(self) -> Estimate:
-        """Other evidence on the spread between nights: from other cases, and from processes.
-
-        Nights differ by at least what the processes of a night do.  Nights of one process each may
-        seem alike by chance if processes are of two kinds.
-        """
-        several = [list(night.values()) for night in self.off.values() if len(night) > 1]
-        degrees = sum(map(len, several)) - len(several)
-        if not degrees:
-            return self.others
-        squares = math.fsum(float(np.var(night)) * len(night) for night in several)
-        own, others = min(degrees, SEVERAL), self.others
-        variance = (own * squares / degrees + others.degrees * others.variance) / (
-            own + others.degrees
-        )
-        return Estimate(variance, own + others.degrees)
+    spread: Estimate = NOTHING_KNOWN
+    """What processes, and other cases, show of the spread between nights."""
 
     @cached_property
     def history(self) -> History:
         """The nights with odd ones drawn in."""
         return History.of(self.values, self.devices)
 
-    def rise_and_fall(self, price: float) -> list[Change | None]:
-        """Return where the level rose, and fell, if that is worth its price and large enough."""
-        if len(self.nights) < LEAST_LENGTH:
-            return [None, None]
-        return [
-            change if change.evidence >= price and change.size >= LEAST_CHANGE else None
-            for change in self.series.rise_and_fall(self.correlation)
-        ]
-
     @property
     def series(self) -> Series:
         """The nights, to be explained by one level or two."""
         return Series(self.history, self.nights, self.spread)
 
-    def since(self, first: int) -> _Level:
-        """Return the level from the night of that number on."""
-        at = next((i for i, night in enumerate(self.nights) if night >= first), len(self.nights))
-        return replace(
-            self, nights=self.nights[at:], values=self.values[at:], devices=self.devices[at:]
-        )
+    def rise_and_fall(self, correlation: float, price: float) -> list[Change | None]:
+        """Return where the level rose, and fell, if that is worth its price and large enough."""
+        if len(self.nights) < LEAST_LENGTH:
+            return [None, None]
+        return [
+            change if change.evidence >= price and change.size >= LEAST_CHANGE else None
+            for change in self.series.rise_and_fall(correlation)
+        ]
 
-    def since_last_fall(self, price: float) -> _Level:
+    def since_last_fall(self, correlation: float, price: float) -> _Level:
         """Return the level since it fell last: a gain may be lost again."""
-        _, fall = self.rise_and_fall(price)
-        return self if fall is None else self.since(self.nights[fall.index]).since_last_fall(price)
+        _, fall = self.rise_and_fall(correlation, price)
+        if fall is None:
+            return self
+        later = slice(fall.index, None)
+        since = replace(
+            self, nights=self.nights[later], values=self.values[later], devices=self.devices[later]
+        )
+        return since.since_last_fall(correlation, price)
 
 
-@dataclass(frozen=True)
-class _Rise:
+class _Rise(NamedTuple):
     """A case whose level rose and stayed."""
 
+    first: int
+    """The number of the first slower night."""
     case_id: str
-    level: _Level
+    nights: Sequence[int]
     change: Change
-
-    @property
-    def first(self) -> int:
-        """The number of the first slower night."""
-        return self.level.nights[self.change.index]
 
 
 def over_nights(
@@ -205,51 +179,48 @@ def over_nights(
     These are the slowdowns that no earlier run reported and, by case, since when it has been faster
     again (UTC, ISO 8601).
     """
-    calendar = _Calendar.of(run for case in cases.values() for run in case.runs)
+    calendar = _calendar(run for case in cases.values() for run in case.runs)
     price = math.log(max(1, len(cases)) / DOUBT)
     fell: dict[str, str] = {}
     levels: dict[str, _Level] = {}
-    drawn = _drawn_in([_level(case, calendar) for case in cases.values()])
-    correlation = correlation_of([x.series for x in drawn if len(x.nights) >= LEAST_LENGTH])
-    for case_id, own in zip(cases, drawn, strict=True):
-        full = replace(own, correlation=correlation)
-        level = full.since_last_fall(price)
+    measured = _levels(cases.values(), calendar)
+    correlation = correlation_of([x.series for x in measured if len(x.nights) >= LEAST_LENGTH])
+    for case_id, full in zip(cases, measured, strict=True):
+        level = full.since_last_fall(correlation, price)
         if level is not full:
-            fell[case_id] = calendar.began[level.nights[0]]
-        if len(level.nights) >= LEAST_LENGTH and level.nights[-1] == len(calendar.began) - 1:
+            fell[case_id] = calendar[level.nights[0]][0].time
+        if len(level.nights) >= LEAST_LENGTH and level.nights[-1] == len(calendar) - 1:
             levels[case_id] = level
     rises = [
-        _Rise(case_id, level, risen)
+        _Rise(level.nights[risen.index], case_id, level.nights, risen)
         for case_id, level in zip(levels, _knowing_each_other(list(levels.values())), strict=True)
-        if (risen := level.rise_and_fall(price)[0]) is not None
+        if (risen := level.rise_and_fall(correlation, price)[0]) is not None
     ]
-    return [_slow_down_of(together, calendar, run_id) for together in _of_one_night(rises)], fell
-
-
-def _of_one_night(rises: Iterable[_Rise]) -> list[list[_Rise]]:
-    """Group what began on one night, or on the next: the exact night is rarely known."""
+    # What began on one night, or on the next, is one: the exact night is rarely known.
     together: list[list[_Rise]] = []
     for rise in sorted(rises, key=lambda rise: rise.first):
         if together and rise.first <= together[-1][0].first + 1:
             together[-1].append(rise)
         else:
             together.append([rise])
-    return together
+    return [_slow_down_of(rises, calendar, run_id) for rises in together], fell
 
 
-def _slow_down_of(rises: Sequence[_Rise], calendar: _Calendar, run_id: str) -> SlowDown:
+def _slow_down_of(
+    rises: Sequence[_Rise], calendar: Sequence[Sequence[CaseRun]], run_id: str
+) -> SlowDown:
     first = rises[0].first
     changes = [rise.change for rise in rises]
     size = statistics.fmean(change.size for change in changes)
     # Their errors may be common to all, so they do not shrink with the number of cases.
     half = statistics.fmean(t_quantile(change.degrees, 0.975) * change.error for change in changes)
     return SlowDown(
-        since=calendar.began[first],
-        run=calendar.runs[first],
+        since=calendar[first][0].time,
+        run=calendar[first][0].run_id,
         cases=[rise.case_id for rise in sorted(rises, key=lambda rise: -rise.change.size)],
         ratio=growth(size),
         interval=(growth(size - half), growth(size + half)),
-        nights=max(sum(night >= first for night in rise.level.nights) for rise in rises),
+        nights=max(sum(night >= first for night in rise.nights) for rise in rises),
         told_by=run_id,
     )
 
@@ -257,79 +228,69 @@ def _slow_down_of(rises: Sequence[_Rise], calendar: _Calendar, run_id: str) -> S
 # --- one case ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Calendar:
-    """The nights of all runs, numbered in the order of time."""
-
-    of_run: Mapping[str, int]
-    began: Sequence[str]
-    """When the first run of each night began: UTC, ISO 8601."""
-    runs: Sequence[str]
-    """The id of that run."""
-
-    @classmethod
-    def of(cls, runs: Iterable[CaseRun]) -> _Calendar:
-        """Put runs into nights, from the last one back."""
-        began = {run.run_id: run.time for run in runs}
-        nights: list[list[str]] = []
-        for run_id in sorted(began, key=lambda run_id: began[run_id], reverse=True):
-            if nights and when(began[nights[-1][0]]) - when(began[run_id]) <= NIGHT:
-                nights[-1].append(run_id)
-            else:
-                nights.append([run_id])
-        nights.reverse()
-        first = [night[-1] for night in nights]
-        return cls(
-            {run_id: number for number, night in enumerate(nights) for run_id in night},
-            [began[run_id] for run_id in first],
-            first,
-        )
+def _calendar(runs: Iterable[CaseRun]) -> list[list[CaseRun]]:
+    """Put runs, one case's of each, into nights from the last one back; all in order of time."""
+    latest_first = sorted({run.run_id: run for run in runs}.values(), key=lambda run: run.time)[
+        ::-1
+    ]
+    nights: list[list[CaseRun]] = []
+    for run in latest_first:
+        if nights and when(nights[0][-1].time) - when(run.time) <= NIGHT:
+            nights[0].insert(0, run)
+        else:
+            nights.insert(0, [run])
+    return nights
 
 
-def _level(case: CaseNights, calendar: _Calendar) -> _Level:
-    """Return the nights of a case since it was last reported slower."""
-    tonight = case.runs[-1].processes
-    nights: dict[int, dict[str, dict[str, float]]] = {}
-    first = 0
-    for run in case.runs:
-        number = calendar.of_run[run.run_id]
-        if run.regressed or run.time < case.told_since:
-            first = max(first, number if run.regressed else number + 1)
-        for name, (device, value) in times(run.processes, tonight).items():
-            nights.setdefault(number, {}).setdefault(device, {})[name] = value
-    # A night's device is the one that most of its processes ran on.
-    chosen = {n: max(nights[n].items(), key=lambda item: len(item[1])) for n in sorted(nights)}
-    values = {n: statistics.median(held.values()) for n, (_, held) in chosen.items()}
-    off = {n: {name: x - values[n] for name, x in held.items()} for n, (_, held) in chosen.items()}
-    return _Level(
-        list(values), np.array(list(values.values())), [d for d, _ in chosen.values()], off
-    ).since(first)
+def _levels(cases: Iterable[CaseNights], calendar: Sequence[Sequence[CaseRun]]) -> list[_Level]:
+    """Return the nights of each case since it was last reported slower."""
+    number_of = {run.run_id: n for n, night in enumerate(calendar) for run in night}
+    levels, processes = [], []
+    for case in cases:
+        tonight = case.runs[-1].processes
+        nights: dict[int, dict[str, dict[str, float]]] = {}
+        first = 0
+        for run in case.runs:
+            number = number_of[run.run_id]
+            if run.regressed or run.time < case.told_since:
+                first = max(first, number if run.regressed else number + 1)
+            for name, (device, value) in times(run.processes, tonight).items():
+                nights.setdefault(number, {}).setdefault(device, {})[name] = value
+        # A night's device is the one that most of its processes ran on.
+        chosen = {n: max(nights[n].items(), key=lambda item: len(item[1])) for n in sorted(nights)}
+        processes.append([list(held.values()) for _, held in chosen.values()])
+        since = {n: night for n, night in chosen.items() if n >= first}
+        values = [statistics.median(held.values()) for _, held in since.values()]
+        levels.append(_Level(list(since), np.array(values), [d for d, _ in since.values()]))
+    spreads = _spreads(processes)
+    return [replace(x, spread=spread) for x, spread in zip(levels, spreads, strict=True)]
 
 
-def _drawn_in(levels: Sequence[_Level]) -> list[_Level]:
-    """Draw odd processes in, by what most processes of a case and most cases differ by.
+def _spreads(cases: Sequence[Sequence[Sequence[float]]]) -> list[Estimate]:
+    """Return how far apart the processes of a night are in each case, odd ones drawn in.
 
-    Workers may be of two kinds, one of which ran only once: it then stands out in most cases.
+    Nights differ by at least that.  Nights of one process each may seem alike by chance if
+    processes are of two kinds.  If one kind ran only once, it stands out in most cases; so a
+    process is odd by what most processes of its case and most cases differ by.
     """
     apart = [
-        [abs(off) for night in level.off.values() if len(night) > 1 for off in night.values()]
-        for level in levels
+        [[x - statistics.median(night) for x in night] for night in case if len(night) > 1]
+        for case in cases
     ]
-    several = [math.hypot(*case) / math.sqrt(len(case)) for case in apart if case]
+    sizes = [[abs(x) for night in case for x in night] for case in apart]
+    several = [math.hypot(*case) / math.sqrt(len(case)) for case in sizes if case]
     usual = statistics.median(several) if len(several) >= LEAST_CASES else 0.0
-    drawn = []
-    for level, distances in zip(levels, apart, strict=True):
+    spreads = []
+    for case, distances in zip(apart, sizes, strict=True):
         reach = ODD_PROCESS * max(usual, NORMAL * statistics.median(distances or [0.0]))
-        off = {
-            n: {name: max(-reach, min(reach, x)) for name, x in night.items()}
-            for n, night in level.off.items()
-        }
-        drawn.append(replace(level, off=off))
-    return drawn
+        squares = math.fsum(np.var(np.clip(night, -reach, reach)) * len(night) for night in case)
+        degrees = len(distances) - len(case)
+        spreads.append(Estimate(squares / max(1, degrees), min(degrees, SEVERAL)))
+    return spreads
 
 
 def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
-    """Give each case the spread between nights of the others, as far as cases are alike."""
+    """Add the spread between nights of the other cases to each, as far as cases are alike."""
     values = [level.history.level for level in levels]
     own = Estimates(
         np.maximum(LEAST_SD**2, [float(x.var(ddof=1)) for x in values]),
@@ -339,7 +300,7 @@ def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
     if prior is None:
         return list(levels)
     return [
-        level if is_wild else replace(level, others=prior)
+        level if is_wild else replace(level, spread=level.spread.along(prior))
         for level, is_wild in zip(levels, are_wild(own, prior).tolist(), strict=True)
     ]
 

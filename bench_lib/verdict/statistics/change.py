@@ -108,6 +108,12 @@ class Estimate:
     variance: float
     degrees: float
 
+    def along(self, other: Estimate) -> Estimate:
+        """Return what two estimates of one variance say together."""
+        degrees = self.degrees + other.degrees
+        squares = self.degrees * self.variance + other.degrees * other.variance
+        return Estimate(squares / degrees, degrees)
+
 
 @dataclass(frozen=True)
 class Estimates:
