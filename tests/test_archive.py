@@ -414,7 +414,6 @@ def test_views_hold_what_was_measured(tmp_path):
         "SELECT * FROM query('SELECT * FROM read_text(''{secret}'')')",
         "SELECT getenv('HOME')",
         "SELECT (SELECT max(content) FROM read_text('{secret}')) FROM runs",
-        "SELECT * FROM which_secret('s3://bucket/x', 's3')",
     ],
 )
 def test_a_query_reads_nothing_but_the_history(tmp_path, sql):
@@ -426,6 +425,12 @@ def test_a_query_reads_nothing_but_the_history(tmp_path, sql):
     found = Archive(tmp_path)
     with pytest.raises(HistoryError, match="the query failed: "):
         ask(found, sql.format(secret=secret, folder=tmp_path, run=run))
+
+
+def test_a_query_sees_no_secret_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    duckdb.connect().execute("CREATE PERSISTENT SECRET s (TYPE http, BEARER_TOKEN 'abc')")
+    assert ask(Archive(tmp_path), "SELECT * FROM duckdb_secrets()").rows == []
 
 
 @pytest.mark.parametrize(

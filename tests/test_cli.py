@@ -156,6 +156,16 @@ def test_a_run_is_added_to_what_is_accepted_and_told_by_itself(cli, history, tmp
     assert len(baselines.load(tmp_path / "baselines", "mi300x").baselines[CASE_ID].processes) == 10
 
 
+def test_old_and_new_are_compared_without_a_process_that_was_disturbed(cli, history):
+    accept(cli, write_run(history, [measured(0.5, processes=5)]))
+    record = measured(0.5, processes=5)
+    record.attempts[2] = measured(1.0, processes=3).attempts[2]
+    path = write_run(history, [record])
+    answer = cli("baseline", "accept", "--dry-run", "--run", run_id(path), "--json")
+    (change,) = answer.json["changes"]
+    assert (change["old_s"], change["new_s"], change["ratio"]) == (0.5, 0.5, 1.0)
+
+
 def test_faults_and_skips_are_listed_with_the_reason_and_the_rest_accepted(cli, history):
     died = make_attempt(fault=make_fault(kind="died", phase="warm-up", message="SIGSEGV\nx"))
     records = [

@@ -101,3 +101,10 @@ def test_a_gpu_has_its_key_its_name_and_its_peaks(checkout: Path) -> None:
         "mi999x AMD Instinct MI999X {'bf16': 3000.0} 9000.0",
         "mi999x-dpx AMD Instinct MI999X {'bf16': 1500.0} None",
     ], done.stderr
+
+
+def test_its_row_passes_the_tests_of_the_catalogue(checkout: Path) -> None:
+    tests = str(ROOT / "tests" / "test_peaks.py")
+    options = "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull
+    done = run(checkout, "-m", "pytest", *options, tests)
+    assert done.returncode == 0, done.stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench_lib.cli import reading
 from bench_lib.environment.fingerprint import differences
 from bench_lib.formats import RATIO, many
-from bench_lib.model import Accepted, Baseline, ProcessSummary, UserError
+from bench_lib.model import Accepted, Baseline, ProcessSummary, Status, UserError, Verdict
 from bench_lib.report.answer import Answer, Column, Table, columns
 from bench_lib.storage import acceptance
 from bench_lib.storage import baselines as files
@@ -172,22 +172,22 @@ def _added(old: Baseline, new: Baseline) -> list[ProcessSummary]:
     return [process for process in new.processes if process not in old.processes] or new.processes
 
 
-def _ratio(change: BaselineChange) -> tuple[float | None, tuple[float, float] | None]:
-    """Return new over old and its 95% interval, each None if unknown."""
-    if change.new is None or change.old is None or not change.old.processes:
-        return None, None
+def _compared(change: BaselineChange) -> Verdict:
+    """Return both times, their ratio and its interval, without processes that were disturbed."""
+    times_s = reading.median_s(change.new), reading.median_s(change.old)
+    if change.new is None or change.old is None or None in times_s:
+        return Verdict(Status.NO_BASELINE, "", "", *times_s)
     added = replace(change.new, processes=_added(change.old, change.new))
     contrast = Contrast(reading.logs(added), reading.logs(change.old))
-    verdict = judge_samples({"": contrast}, 0.0)[""]
-    return verdict.ratio, verdict.interval
+    return judge_samples({"": contrast}, 0.0)[""]
 
 
 COLUMNS: list[Column[BaselineChange]] = [
     Column("case_id", lambda change: change.case_id, heading="case"),
-    Column("old_s", lambda change: reading.median_s(change.old), "s", "old"),
-    Column("new_s", lambda change: reading.median_s(change.new), "s", "new"),
-    Column("ratio", lambda change: _ratio(change)[0], RATIO, "change"),
-    Column("interval", lambda change: _ratio(change)[1], RATIO, "95% interval"),
+    Column("old_s", lambda change: _compared(change).baseline, "s", "old"),
+    Column("new_s", lambda change: _compared(change).value, "s", "new"),
+    Column("ratio", lambda change: _compared(change).ratio, RATIO, "change"),
+    Column("interval", lambda change: _compared(change).interval, RATIO, "95% interval"),
     Column("remark", _remark),
     *columns("", "old new against why_not"),
 ]

@@ -120,9 +120,10 @@ class Archive:
         """
         self._runs = Runs(folder)
         self.folder = self._runs.folder
-        # It fetches no extensions and sees no Python variables.
+        # It fetches no extensions, and sees neither Python's variables nor the user's secrets.
         settings: dict[str, Any] = {
             "memory_limit": "1GB",
+            "allow_persistent_secrets": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             "python_enable_replacements": False,
