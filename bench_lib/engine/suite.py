@@ -32,7 +32,7 @@ from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineFile
 from bench_lib.storage.runs import Runs
 from bench_lib.verdict import choices, judge, metrics, pairing
-from bench_lib.verdict.evidence import PINNED, REFERENCE, Evidence, Pairing, family_of
+from bench_lib.verdict.evidence import NO_PAIRING, PINNED, REFERENCE, Evidence, Pairing, family_of
 from bench_lib.verdict.severity import FAILING, PASSING, worst
 from bench_lib.verdict.stragglers import lagging
 
@@ -128,7 +128,7 @@ class Suite:
         evidence = self._evidenced.get(record.case.id)
         if evidence is None:
             return False
-        by_pairs = evidence.pairing is not None and evidence.pairing.pairs
+        by_pairs = evidence.pairing.pairs
         return bool(choices.otherwise(evidence, REFERENCE if by_pairs else PINNED))
 
     def disturbed(self) -> list[Record]:
@@ -354,11 +354,11 @@ class Suite:
             tunings,
         )
 
-    def _pairing(self, record: Record, outcome: Outcome) -> Pairing | None:
+    def _pairing(self, record: Record, outcome: Outcome) -> Pairing:
         """Return the case's pairs with the reference, if there is one."""
         reference, case = self._reference, record.case
         if reference is None:
-            return None
+            return NO_PAIRING
         own, without = self.began[case.id], ""
         lacks = reference.problem or _missing(reference.records.get(case.id))
         try:
@@ -400,11 +400,11 @@ class Suite:
     def pairs_of(self, case_id: str) -> Sequence[tuple[ProcessSummary, ProcessSummary]]:
         """Return a case's pairs as they were judged: a process of this side and the reference's."""
         evidence = self._evidenced.get(case_id)
-        return () if evidence is None or evidence.pairing is None else evidence.pairing.pairs
+        return () if evidence is None else evidence.pairing.pairs
 
     def judged_by(self) -> list[str]:
         """Say what the cases were judged by, and what to know about it."""
-        pairings = [case.pairing for case in self._evidenced.values() if case.pairing is not None]
+        pairings = [case.pairing for case in self._evidenced.values()]
         if any(pairing.pairs for pairing in pairings):
             notes = [self._other_than_accepted(case_id) for case_id in self._evidenced]
             line = f"against {pairings[0].reference}, interleaved"
@@ -417,7 +417,7 @@ class Suite:
         line = f"against {many(processes, 'process')}"
         if devices := {process.device_uuid for process in accepted} - {None}:
             line += f" on {many(len(devices), 'device')}"
-        if any(case.is_new_device(PINNED) for case in judged):
+        if any(case.is_new_device for case in judged):
             detects = pairing.would_detect(judged, PLANNED)
             gain = "cancels device variation" if detects is None else f"would detect {detects:.1%}"
             line += f"; this device is new: --perf-reference {gain}"

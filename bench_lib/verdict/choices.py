@@ -33,7 +33,7 @@ def otherwise(evidence: Evidence, against: str) -> str:
     draws = [process.draw for process in evidence.candidate]
     chosen = [draw for draw in draws if draw is not None and draw.unknown not in NOTHING_CHOSEN]
     side, processes = "baseline", [] if evidence.baseline is None else evidence.baseline.processes
-    if against == REFERENCE and evidence.pairing is not None:
+    if against == REFERENCE:
         side, processes = "reference", [theirs for _, theirs in evidence.pairing.pairs]
     if (expected := commonest(processes)) is None:
         return f"the {side}'s are not known" if chosen else ""
@@ -61,7 +61,7 @@ def weighed(verdict: Verdict, evidence: Evidence) -> Verdict:
     if not (reason := otherwise(evidence, verdict.against)):
         return verdict
     tunings = evidence.tunings or len(evidence.candidate)
-    if verdict.against == REFERENCE and evidence.pairing is not None:
+    if verdict.against == REFERENCE:
         tunings = min(tunings, len(evidence.pairing.pairs))
     noted = verdict.finding(OtherChoices(reason, tunings, LEAST_TUNINGS))
     return noted if tunings >= LEAST_TUNINGS else replace(noted, status=Status.SUSPECT)

@@ -53,6 +53,10 @@ class Pairing:
     """Whether nothing else is compared: the reference judges every metric."""
 
 
+NO_PAIRING = Pairing("", planned=0)
+"""No accepted environment was named."""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """All evidence on one case when its suite is judged."""
@@ -71,8 +75,7 @@ class Evidence:
     family: str = ""
     """The name of the cases that vary alike from run to run and from device to device."""
     ranks: int = 1
-    pairing: Pairing | None = None
-    """None if no accepted environment was named."""
+    pairing: Pairing = NO_PAIRING
     tunings: int = 0
     """How often the compiler tuned for the candidate, if it did; 0 means once a process."""
 
@@ -81,13 +84,11 @@ class Evidence:
         """What to compare with, by its name; the nights only where they are enough."""
         if self.baseline is None:
             return {}
+        nights = not_chosen_otherwise(self.rolling, self.candidate)
+        accepted = self.baseline.processes
         draw = next(filter(None, map(known_choices, self.candidate)), None)
-        accepted, nights = self.baseline.processes, self.rolling
-        if draw is not None:  # the accepted processes with the same choices, if they are several
-            alike = chosen_alike(accepted, draw)
-            accepted = alike if len(alike) >= AGREEING else accepted
-            unknown = [process for process in nights if known_choices(process) is None]
-            nights = [*unknown, *chosen_alike(nights, draw)]
+        if draw is not None and len(alike := chosen_alike(accepted, draw)) >= AGREEING:
+            accepted = alike
         # A night counts once, however many processes it has; one of an unknown run is a night.
         runs = {process.run or n for n, process in enumerate(nights)}
         return {PINNED: accepted, **({ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {})}
@@ -136,26 +137,22 @@ class Evidence:
 
         A device's own processes are the best measure of it, where there are two or more.
         """
-        return self._compared[against][0]
+        own = self._on_its_devices(against)
+        return own if len(own) >= AGREEING else self.references[against]
 
-    def is_new_device(self, against: str) -> bool:
-        """Whether a reference hardly knows the device that measured."""
-        return self._compared[against][1]
+    @property
+    def is_new_device(self) -> bool:
+        """Whether the accepted processes hardly know the device that measured."""
+        own = self._on_its_devices(PINNED)
+        known = [process for process in self.references[PINNED] if process.origin.device]
+        is_known_here = any(process.origin.device for process in self.candidate)
+        return is_known_here and len(own) < min(AGREEING, len(known))
 
-    @cached_property
-    def _compared(self) -> dict[str, tuple[Sequence[ProcessSummary], bool]]:
-        """By reference, the processes to compare with, and whether it hardly knows the device."""
+    def _on_its_devices(self, against: str) -> list[ProcessSummary]:
+        """Return a reference's processes on the candidate's devices; none unless on all of them."""
         devices = {process.origin.device for process in self.candidate} - {""}
-        compared = {}
-        for against, old in self.references.items():
-            known = [process for process in old if process.origin.device]
-            own = [process for process in known if process.origin.device in devices]
-            has_all = devices == {process.origin.device for process in own}
-            is_enough = has_all and len(own) >= AGREEING
-            is_alone = has_all and len(own) == len(known)
-            is_new = bool(devices and known) and not is_enough and not is_alone
-            compared[against] = (own if is_enough else old, is_new)
-        return compared
+        own = [p for p in self.references[against] if p.origin.device in devices]
+        return own if devices == {process.origin.device for process in own} else []
 
     def earlier(self) -> list[list[ProcessSummary]]:
         """Return the processes of earlier runs in the order of time: accepted ones, and nights."""
@@ -188,6 +185,15 @@ def known_choices(process: ProcessSummary) -> Choices | None:
 def chosen_alike(processes: Sequence[ProcessSummary], draw: Choices) -> list[ProcessSummary]:
     """Return the processes for which the compiler chose so."""
     return [p for p in processes if (own := known_choices(p)) and own.chooses_as(draw)]
+
+
+def not_chosen_otherwise(
+    processes: Sequence[ProcessSummary], like: Sequence[ProcessSummary]
+) -> Sequence[ProcessSummary]:
+    """Return the processes without those whose choices are known, and not those of ``like``."""
+    if (draw := next(filter(None, map(known_choices, like)), None)) is None:
+        return processes
+    return [p for p in processes if (own := known_choices(p)) is None or own.chooses_as(draw)]
 
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:

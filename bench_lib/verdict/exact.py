@@ -20,7 +20,7 @@ from bench_lib.verdict.pairing import TIMES
 def named(verdicts: list[Verdict], evidence: Evidence) -> list[Verdict]:
     """Add what changed to the verdict on the time."""
     new, old = evidence.candidate, evidence.references.get(PINNED, ())
-    if evidence.pairing is not None and evidence.pairing.pairs:
+    if evidence.pairing.pairs:
         new, old = zip(*evidence.pairing.pairs, strict=True)
     for at, verdict in enumerate(verdicts):
         if of(verdict.metric) in TIMES:

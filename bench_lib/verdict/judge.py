@@ -38,7 +38,7 @@ from bench_lib.model import (
 )
 from bench_lib.verdict import chance, choices, exact, pairing, threshold, validity
 from bench_lib.verdict.chance import Question
-from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, PINNED, REFERENCE, Evidence, Pairing
+from bench_lib.verdict.evidence import BETWEEN_HOST_STATES, PINNED, REFERENCE, Evidence
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of, registered
 from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.metric import Metric, Rule
@@ -58,11 +58,12 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
     for case_id, evidence in suite.items():
         if not evidence.candidate:
             raise ValueError(f"{case_id}: no process to judge")
-        is_alone = evidence.pairing is not None and evidence.pairing.decides_alone
-        unfit = None if is_alone else unjudged(evidence)
-        verdicts[case_id] = [] if unfit is None else [unfit]
-        if unfit is None and not is_alone:
-            judged[case_id] = evidence
+        verdicts[case_id] = []
+        if not evidence.pairing.decides_alone:
+            if evidence.is_unjudged:
+                verdicts[case_id] = [_unjudged(evidence)]
+            else:
+                judged[case_id] = evidence
     for metric in registered().values():
         for case_id, verdict in _verdicts(metric, suite, judged):
             verdicts[case_id].append(verdict)
@@ -76,21 +77,19 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
             combined = _left_to_the_device(combined, Status.NOISY, Status.SUSPECT)
         weighed = [choices.weighed(verdict, evidence) for verdict in skip_noisy(combined)]
         verdicts[case_id] = [_unless_disturbed(verdict, evidence) for verdict in weighed]
-        if (own := evidence.pairing) is not None and own.decides_alone:
-            verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence, own)
+        if evidence.pairing.decides_alone:
+            verdicts[case_id] = _by_the_reference_alone(verdicts[case_id], evidence)
         verdicts[case_id] = exact.named(verdicts[case_id], evidence)
     return verdicts
 
 
-def _by_the_reference_alone(
-    verdicts: Sequence[Verdict], evidence: Evidence, own: Pairing
-) -> list[Verdict]:
+def _by_the_reference_alone(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
     """Return the verdicts of a case that only a reference judges; a time is among them.
 
     Memory, compile time and numerics are added to what the pairs judged.  Stability is not
     compared, since it has an absolute limit.
     """
-    new, old = ([pair[side] for pair in own.pairs] for side in (0, 1))
+    new, old = ([pair[side] for pair in evidence.pairing.pairs] for side in (0, 1))
     accepted = Accepted(run_id="", reason="", date="")
     both = Evidence(new, Baseline("", old, accepted), evidence.limits)
     others = [
@@ -100,7 +99,7 @@ def _by_the_reference_alone(
         if metric.tolerance_in(evidence.limits) is not None
         for verdict in threshold.verdicts(metric, both, PINNED)
     ]
-    alone = Interleaved(own.reference, alone=True)
+    alone = Interleaved(evidence.pairing.reference, alone=True)
     judged = [
         replace(v if v.found(Interleaved) else v.finding(alone), against=REFERENCE)
         for v in (*verdicts, *others)
@@ -445,10 +444,8 @@ def _unless_disturbed(verdict: Verdict, evidence: Evidence) -> Verdict:
     return replace(verdict.finding(finding), status=Status.SUSPECT)
 
 
-def unjudged(evidence: Evidence) -> Verdict | None:
-    """Return why a case cannot be compared with anything; None if it can."""
-    if not evidence.is_unjudged:
-        return None
+def _unjudged(evidence: Evidence) -> Verdict:
+    """Return why a case cannot be compared with anything."""
     candidate, baseline = evidence.candidate, evidence.baseline
     verdict = Verdict(
         Status.INCOMPARABLE,

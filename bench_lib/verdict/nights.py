@@ -19,7 +19,7 @@ import numpy as np
 
 from bench_lib.formats import many, percent, shortened, some
 from bench_lib.model import ProcessSummary, SlowDown, Status
-from bench_lib.verdict.evidence import chosen_alike, known_choices, mostly_waited
+from bench_lib.verdict.evidence import mostly_waited, not_chosen_otherwise
 from bench_lib.verdict.metrics import DEVICE, LEADING
 from bench_lib.verdict.statistics.change import (
     LEAST_CASES,
@@ -103,9 +103,6 @@ def times(
     For a host-bound case it is the device's own time.  Processes whose compiler chose otherwise,
     or of another state, are left out.
     """
-    if (draw := next(filter(None, map(known_choices, like)), None)) is not None:
-        unknown = [process for process in processes if known_choices(process) is None]
-        processes = [*unknown, *chosen_alike(processes, draw)]
     metric = DEVICE if mostly_waited(like) else LEADING
     try:
         state = metric.common_state(like)
@@ -113,7 +110,7 @@ def times(
         return {}
     return {
         process.worker: (process.origin.device, math.log(process.values[metric.name]))
-        for process in metric.known(processes, state)
+        for process in metric.known(not_chosen_otherwise(processes, like), state)
         if metric is DEVICE or not process.host_bound
     }
 

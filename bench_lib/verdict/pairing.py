@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.findings import Interleaved, NotInterleaved, Overruled, SlowerThanBaseline
-from bench_lib.model import ProcessSummary, Status, Verdict
+from bench_lib.model import Origin, ProcessSummary, Status, Verdict
 from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Pairing
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
@@ -43,7 +43,7 @@ def can_answer(verdict: Verdict) -> bool:
 def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | None:
     """Return the question about the pairs; None if no pair has the metric on both sides."""
     pairing = evidence.pairing
-    if pairing is None or pairing.without or metric.rule is not Rule.CHANCE:
+    if pairing.without or metric.rule is not Rule.CHANCE:
         return None
     sign = -1.0 if metric.more_is_better else 1.0
     pairs = [(sign * math.log(new), sign * math.log(old)) for new, old in _values(metric, pairing)]
@@ -105,12 +105,11 @@ def _alike(metric: Metric, evidence: Evidence, like: Sequence[ProcessSummary]) -
 
     Their values were measured as those of ``like``.
     """
-    runs: dict[tuple[str, str | None], list[float]] = defaultdict(list)
+    runs: dict[Origin, list[float]] = defaultdict(list)
     if states := metric.states(like):
         for side in evidence.references.values():
             for process in metric.known(side, *states):
-                origin = process.run, process.device_uuid
-                runs[origin] += [math.log(process.values[metric.name])]
+                runs[process.origin] += [math.log(process.values[metric.name])]
     return [group for group in runs.values() if len(group) > 1]
 
 
@@ -121,7 +120,7 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     calls it slower and the pairs neither confirm nor exclude it.
     """
     pairing = evidence.pairing
-    if pairing is None or pairing.without or pairing.ended or len(pairing.pairs) >= pairing.planned:
+    if pairing.without or pairing.ended or len(pairing.pairs) >= pairing.planned:
         return False
     if not pairing.pairs:  # cases of several ranks are not paired before they look slower
         return evidence.ranks == 1
@@ -173,11 +172,10 @@ def decided(
     the answer says so.
     """
     pairing = evidence.pairing
-    if pairing is None or not answers:
-        without = "" if pairing is None else pairing.without
+    if not answers:
         return [
-            v.finding(NotInterleaved(without))
-            if without and v.status in (*SLOWER, Status.NO_BASELINE) and can_answer(v)
+            v.finding(NotInterleaved(pairing.without))
+            if pairing.without and v.status in (*SLOWER, Status.NO_BASELINE) and can_answer(v)
             else v
             for v in verdicts
         ]
