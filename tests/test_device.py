@@ -551,9 +551,7 @@ def test_a_run_that_starts_on_busy_cpus_says_so(tmp_path, monkeypatch, workers):
     busy = "other programs kept the CPUs 52% busy"
     monkeypatch.setattr("bench_lib.engine.device.others_now", lambda _device: busy)
     said = []
-    with contextlib.closing(held(CPU, workers, tmp_path, say=said.append)) as one:
-        one.watch()
-        one.watch()
+    held(CPU, workers, tmp_path, say=said.append).close()
     assert said == [f"warning: {busy}; {OTHERS_MEAN}"]
 
 

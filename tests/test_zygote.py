@@ -183,7 +183,7 @@ def processes(tmp_path, state):
     made = Processes(
         make_hardware(uuid=None, bdf=None),
         lambda: Zygote(python=str(program), environment=environment),
-        described=make_environment,
+        described=make_environment(),
         ranks_for=lambda _case: Ranks(LaunchCommand("none", (), 2)),
         give_way=list,
         most_lost=0,

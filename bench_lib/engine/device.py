@@ -14,7 +14,7 @@ from bench_lib import backends
 from bench_lib.engine import commands
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.engine.pace import spoken
-from bench_lib.engine.processes import Companion, Processes, disturbance, start_workers
+from bench_lib.engine.processes import Processes, disturbance, start_workers
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
 from bench_lib.engine.telemetry import OTHERS_MEAN, Sampler, others_now
 from bench_lib.engine.telemetry.samples import stuck_at_c, without
@@ -62,7 +62,7 @@ class HeldDevice:
         watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
     ) -> None:
-        """Take the device until ``close``; raises DeviceBusyError where somebody else keeps it.
+        """Take and watch the device until ``close``; raises DeviceBusyError if somebody keeps it.
 
         Workers start with the first case, unless they are there already (``use``).  ``accepted``
         are the processes of a case's baseline.
@@ -70,14 +70,13 @@ class HeldDevice:
         self.device = device
         self._settings = settings
         self._accepted = accepted
-        self._start_watching = watch
-        self._watcher: Sampler | None = None
-        self._other_watchers: dict[int, Sampler] = {}
-        """Telemetry of other ranks' devices, by index."""
+        self._lock_of = lock_of
+        self._lock = lock_of(device)
+        self._lock.acquire(settings.lock_wait_s, settings.say)
+        if others := others_now(device):
+            settings.say(f"warning: {others}; {OTHERS_MEAN}")
         self._set_aside: set[str] = set()
         """Reasons to throttle that are stuck on this device."""
-        self._initial: dict[str, Environment] = {}
-        """By side, the environment before anything was measured, but for what workers know."""
         self._extra_pids: list[int] = []
         """Our processes that have the device open besides the workers."""
         self._positions: dict[str, int] = {}
@@ -86,15 +85,15 @@ class HeldDevice:
         self._other_locks = contextlib.ExitStack()
         """Holds the locks of the other devices that ranks have open."""
         self._devices_of_ranks: list[Hardware] = []
-        # All sides share it, so that each finds the device as the same program left it.
-        self._companion = Companion(self._fork)
+        self._companion: WorkerProcess | None = None
+        # The environment is described before a run fills its caches.
         self._sides = {
             name: Processes(
                 device,
                 functools.partial(start, side, device),
-                described=functools.partial(self._initial_environment, name),
+                described=self._described(side),
                 ranks_for=functools.partial(self._ranks_for, side),
-                give_way=self._companion.run,
+                give_way=self._give_way,
                 # Where the reference alone judges, half a pair is worthless.
                 most_lost=MOST_LOST if name == settings.candidate and settings.by_baseline else 1,
             )
@@ -105,9 +104,9 @@ class HeldDevice:
         """Why the reference cannot be measured any more."""
         self._without_reference: set[str] = set()
         """Ids of the cases that the reference cannot measure."""
-        self._lock_of = lock_of
-        self._lock = lock_of(device)
-        self._lock.acquire(settings.lock_wait_s, settings.say)
+        self._start_watching = watch
+        self._watchers = {device.index: watch(device)}
+        """Telemetry of this device, and of the other ranks' devices, by index."""
 
     # ---- measuring ------------------------------------------------------------------------
 
@@ -119,7 +118,6 @@ class HeldDevice:
         workers cannot be started at all, and before anything is measured where a reference was
         asked for and cannot be.
         """
-        self.watch()
         is_needed = not self._positions and not self._settings.reference_is_optional
         outcomes: dict[str, Outcome] = {}
         with spoken(self._settings, case) as enter:
@@ -142,7 +140,7 @@ class HeldDevice:
 
     def glance(self, case: Case) -> Outcome:
         """Measure a case once in the first process, and take it as it is; raises LaunchError."""
-        self.hold_for(case)
+        self._hold_for(case)
         with spoken(self._settings, case) as enter:
             attempt = self._attempt(case, 0, self._candidate, replace(PLAIN, enter=enter))
         return self._outcome(case, [attempt], self._candidate)
@@ -151,8 +149,6 @@ class HeldDevice:
         self,
         cases: Iterable[Case],
         process: int,
-        *,
-        confirms: bool = True,
         asked: Mapping[str, MeasureRequest] | None = None,
     ) -> Iterator[list[Outcome]]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
@@ -167,10 +163,7 @@ class HeldDevice:
                     request = replace((asked or {}).get(case.id, PLAIN), enter=enter)
                     sides = self._sides_of(case, process)
                     outcomes = self._round(case, process, sides, request)
-                yield [
-                    replace(new, attempts=[replace(a, confirms=confirms) for a in new.attempts])
-                    for new in outcomes
-                ]
+                yield outcomes
         finally:
             for processes in self._sides.values():
                 processes.drop(process)
@@ -231,7 +224,7 @@ class HeldDevice:
         process: WorkerProcess | None = None
         try:
             for case in cases:
-                self.hold_for(case)
+                self._hold_for(case)
                 try:
                     with spoken(self._settings, case, "profile"):
                         if case.launch.ranks > 1:
@@ -263,11 +256,11 @@ class HeldDevice:
     ) -> Outcome:
         """Return the outcome of a measurement that processes of ours made without workers.
 
-        They began at ``began_s`` on the monotonic clock, after ``watch``.
+        They began at ``began_s`` on the monotonic clock.
         """
         self._extra_pids += pids
-        described = fingerprint.with_versions(self._initial_environment(self._candidate), versions)
-        environment = replace(described, threads=threads)
+        described = self._sides[self._candidate].described
+        environment = replace(fingerprint.with_versions(described, versions), threads=threads)
         attempt = self._with_measurement(self._blank(case, 0), measurement, began_s)
         if cause := self._disturbed_by(case, attempt):
             attempt = replace(attempt, accepted=False, discarded=cause, invalid=True)
@@ -290,14 +283,6 @@ class HeldDevice:
         """Have a side use workers that have started, and leave them where they are lent."""
         self._sides[side].use(workers, are_lent=are_lent)
 
-    def watch(self) -> None:
-        """Start telemetry, and see what the environment is before a run fills its caches."""
-        if self._watcher is None:
-            if others := others_now(self.device):
-                self._settings.say(f"warning: {others}; {OTHERS_MEAN}")
-            self._watcher = self._start_watching(self.device)
-            self._initial = {n: self._described(side) for n, side in self._settings.sides.items()}
-
     def close(self) -> None:
         """End the workers and the telemetry, and let go of the device."""
         with contextlib.ExitStack() as stack:
@@ -305,13 +290,24 @@ class HeldDevice:
             stack.callback(self._other_locks.close)
             for processes in self._sides.values():
                 stack.callback(processes.close)
-            stack.callback(self._companion.close)
-            for watcher in self._other_watchers.values():
+            if self._companion is not None:
+                stack.callback(self._companion.close)
+            for watcher in self._watchers.values():
                 stack.callback(watcher.close)
-            if self._watcher is not None:
-                stack.callback(self._watcher.close)
 
     # ---- attempts -------------------------------------------------------------------------
+
+    def _give_way(self) -> None:
+        """Have a process that measures nothing use the device before a measured stretch.
+
+        On an H200 a process paid 0.2 us more for every launch after some kernels, until another
+        process had run.  All sides share it, so that each finds the device as the same program
+        left it.  If it fails, the case is measured as it is.
+        """
+        with contextlib.suppress(LaunchError):
+            process, self._companion = self._companion or self._fork(), None
+            process.take_turn()
+            self._companion = process
 
     def _fork(self) -> WorkerProcess:
         return self._sides[self._candidate].fork()
@@ -348,7 +344,7 @@ class HeldDevice:
             if self._settings.by_baseline:  # of the reference only times are compared
                 request = replace(request, known={NUMERICS, COUNTS})
         with self._named(side):
-            self.hold_for(case)
+            self._hold_for(case)
             attempts = self._attempts(case, process, side, request)
         if side == self._reference and attempts[-1].measurement is None:
             self._without_reference.add(case.id)
@@ -389,10 +385,6 @@ class HeldDevice:
         return [first, second]
 
     def _attempt(self, case: Case, process: int, side: str, request: MeasureRequest) -> Attempt:
-        self.watch()
-        for device in self._used_by(case):
-            if device.index not in {self.device.index, *self._other_watchers}:
-                self._other_watchers[device.index] = self._start_watching(device)
         begin = time.monotonic()
         attempt = self._blank(case, process)
         try:
@@ -453,6 +445,7 @@ class HeldDevice:
             hardware_key=self.device.key,
             device_uuid=self.device.uuid,
             environment="",
+            confirms=self._settings.processes <= process < self._settings.planned,
         )
 
     def _with_measurement(
@@ -502,8 +495,8 @@ class HeldDevice:
         names = {n: f"rank {n}" if is_one_host else "a rank" for n in local}
         telemetry = {}
         for n, device in enumerate(self._all_devices):
-            watcher = self._other_watchers.get(device.index)
-            if n not in names or watcher is None:
+            watcher = self._watchers.get(device.index)
+            if n not in names or watcher is None or device.index == self.device.index:
                 continue
             window = watcher.window(*measurement.window_s, own=self._own_pids())
             if window is not None:
@@ -529,7 +522,7 @@ class HeldDevice:
 
         A disturbed result serves this run, and is not kept.
         """
-        driver = self._initial_environment(self._candidate).driver
+        driver = self._sides[self._candidate].described.driver
         if (known := facts.calibration_of(self.device, driver)) is not None:
             return known.bursts
         begin_s = time.monotonic()
@@ -569,12 +562,11 @@ class HeldDevice:
 
     def _telemetry_between(self, begin_s: float, end_s: float, *pids: int) -> Telemetry | None:
         """Return the telemetry of a stretch, without what this device gives when idle and cool."""
-        if self._watcher is None:
-            return None
-        telemetry = self._watcher.window(begin_s, end_s, own=self._own_pids(*pids))
+        watcher = self._watchers[self.device.index]
+        telemetry = watcher.window(begin_s, end_s, own=self._own_pids(*pids))
         if telemetry is None or validity.held_back(without(telemetry, self._set_aside)) is None:
             return telemetry and without(telemetry, self._set_aside)
-        stuck = stuck_at_c(self._watcher.samples())
+        stuck = stuck_at_c(watcher.samples())
         for reason in sorted(stuck.keys() - self._set_aside):
             self._set_aside.add(reason)
             self._settings.say(
@@ -590,13 +582,10 @@ class HeldDevice:
         if any(self._settings.sides[name].command_prefix for name in measuring):
             return []
         workers = (pid for processes in self._sides.values() for pid in processes.pids)
-        return [*workers, *self._companion.pids, *self._extra_pids, *pids]
+        companion = [] if self._companion is None else [self._companion.pid]
+        return [*workers, *companion, *self._extra_pids, *pids]
 
     # ---- environment ----------------------------------------------------------------------
-
-    def _initial_environment(self, side: str) -> Environment:
-        self.watch()
-        return self._initial[side]
 
     def _described(self, side: Side) -> Environment:
         """Describe a side without its worker's answers; inside a container little is known.
@@ -618,8 +607,8 @@ class HeldDevice:
 
     # ---- several ranks --------------------------------------------------------------------
 
-    def hold_for(self, case: Case) -> None:
-        """Hold all devices of this host that a case's ranks use, and not only this one.
+    def _hold_for(self, case: Case) -> None:
+        """Hold and watch all devices of this host that a case's ranks use, and not only this one.
 
         The others stay held, and the ranks' processes open, until a case uses other devices.
         Raises DeviceBusyError where somebody else keeps one, LaunchError without a launcher.
@@ -629,6 +618,9 @@ class HeldDevice:
             self.leave_others()
             self._take(used)
             self._devices_of_ranks = used
+            for device in used:
+                if device.index not in self._watchers:
+                    self._watchers[device.index] = self._start_watching(device)
 
     def leave_others(self) -> None:
         """Let go of all devices but this one."""

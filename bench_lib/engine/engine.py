@@ -187,7 +187,7 @@ class Engine:
         Raises LaunchError and HistoryError.
         """
         self.settings.progress.begin(MEASURING, [[case.id for case in cases]])
-        self._measure_in(process, {self.held: cases}, confirms=False)
+        self._measure_in(process, {self.held: cases})
 
     def note(self, outcome: Outcome, nodeid: str | None = None) -> Record:
         """Write down attempts, by default as the command's; raises HistoryError."""
@@ -268,7 +268,7 @@ class Engine:
                 queues[on(device)] = cases
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(REMEASURING, lanes)
-            self._measure_in(process, queues, until_s, confirms=True, asked=asked)
+            self._measure_in(process, queues, until_s, asked)
         is_spent(of_these(self._in_doubt(planned)))
 
     def _dealt(self, records: Sequence[Record]) -> list[tuple[Hardware, list[Case]]]:
@@ -318,8 +318,6 @@ class Engine:
         process: int,
         queues: Mapping[HeldDevice, Sequence[Case]],
         until_s: float = math.inf,
-        *,
-        confirms: bool,
         asked: Mapping[str, MeasureRequest] | None = None,
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time.
@@ -328,9 +326,7 @@ class Engine:
         """
 
         def measured(held: HeldDevice) -> Iterator[list[Outcome]]:
-            for outcomes in held.measure_again(
-                queues[held], process, confirms=confirms, asked=asked
-            ):
+            for outcomes in held.measure_again(queues[held], process, asked=asked):
                 yield outcomes
                 if time.monotonic() > until_s:
                     return
@@ -499,7 +495,7 @@ def opened(device: Hardware, settings: Settings) -> Iterator[Engine]:
     """
     with contextlib.closing(Engine(device, settings)) as engine:
         engine.open()
-        engine.held.watch()
+        _ = engine.held
         try:
             yield engine
         except (KeyboardInterrupt, SystemExit) as stop:

@@ -116,7 +116,7 @@ class Processes:
 
     device: Hardware
     start: Callable[[], Zygote]
-    described: Callable[[], Environment]
+    described: Environment
     """The environment without the facts that only a worker has."""
     ranks_for: Callable[[Case], Ranks]
     """The ranks for a case of several, not started yet; raises CaseSkipped and LaunchError."""
@@ -213,7 +213,7 @@ class Processes:
         if self._environment is not None:
             return self._environment
         versions = self._workers.versions if self._workers else {}
-        return fingerprint.with_versions(self.described(), versions)
+        return fingerprint.with_versions(self.described, versions)
 
     def open(self, number: int) -> WorkerProcess:
         """Return a process, and open it unless it is open.
@@ -315,36 +315,6 @@ class Processes:
         workers, self._workers, self._open = self._workers, None, {}
         if workers is not None:
             workers.close()
-
-
-class Companion:
-    """A process that measures nothing and uses the device before each measured stretch.
-
-    On an H200 a process paid 0.2 us more for every launch after some kernels, until another
-    process had run; so all cases are measured in the state that follows.
-    """
-
-    def __init__(self, fork: Callable[[], WorkerProcess]) -> None:
-        """Fork a process when it is first needed, and again after a fault."""
-        self._fork = fork
-        self._process: WorkerProcess | None = None
-
-    def run(self) -> None:
-        """Use the device; if that fails, the case is measured as it is."""
-        with contextlib.suppress(LaunchError):
-            process, self._process = self._process or self._fork(), None
-            process.take_turn()
-            self._process = process
-
-    def close(self) -> None:
-        """End the process, if there is one."""
-        if self._process is not None:
-            self._process.close()
-
-    @property
-    def pids(self) -> list[int]:
-        """The process that has the device open, if there is one."""
-        return [] if self._process is None else [self._process.pid]
 
 
 def disturbance(measurement: Measurement) -> str | None:
