@@ -9,7 +9,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -28,7 +28,6 @@ from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.launch.zygote import MeasureRequest, Zygote
 from bench_lib.model import (
     NUMERICS,
-    Baseline,
     Case,
     Hardware,
     KernelTable,
@@ -55,13 +54,14 @@ class Engine:
         There it ``joins`` the workers that another process of this run shares, by side, if any.
         """
         self.device = device
-        self._joins = joins
+        self._joins = joins or {}
         self.settings = settings
         self.baselines_of = functools.cache(functools.partial(baselines.load, settings.baselines))
         """The file of a hardware key, as it was when it was first needed."""
         self.suites: dict[str, Suite] = {}
         """The records, by side."""
-        self._held: HeldDevice | None = None
+        self._held: dict[str, HeldDevice] = {}
+        """The devices that are held now, by place."""
         self._shared: dict[tuple[str, str], tuple[Zygote, Address]] = {}
         """By device and side, workers that have started for whoever holds it."""
 
@@ -78,25 +78,30 @@ class Engine:
             return
         if settings.by_baseline:
             self.baselines_of(self.device.key)
+        opened = functools.partial(
+            Suite, settings.history, self.baselines_of, self.device, settings=settings
+        )
         # Both runs begin at the same moment; sorted ids put the reference's first in lists.
         ids = sorted(history.new_id() for _ in settings.sides)
-        opened = functools.partial(Suite, settings.history, self.baselines_of, self.device)
         reference, others = None, {}
         if (name := settings.reference) is not None:
-            reference = opened(side=name, settings=settings, run_id=ids[0], candidate_run=ids[-1])
-            others[name] = reference
-            ours, side = settings.sides.values()
-            if settings.by_baseline and (problem := problem_of(side, ours)):
-                if not settings.reference_is_optional:
-                    reference.writer.close()
-                    raise LaunchError(problem)
-                settings.say(f"warning: judged by the baseline alone: {problem}")
-                reference.problem = problem
-                self.settings = replace(settings, sides={settings.candidate: ours})
-        own = opened(
-            side=settings.candidate, settings=self.settings, run_id=ids[-1], reference=reference
-        )
+            problem = self._problem_of_reference()
+            others[name] = reference = opened(side=name, run_id=ids[0])
+            reference.problem = problem
+        own = opened(side=settings.candidate, run_id=ids[-1], reference=reference)
         self.suites = {settings.candidate: own, **others}
+
+    def _problem_of_reference(self) -> str:
+        """Say why a reference is left out; raises LaunchError where it was asked for."""
+        ours, theirs = self.settings.sides.values()
+        problem = problem_of(theirs, ours) if self.settings.by_baseline else ""
+        if not problem:
+            return ""
+        if not self.settings.reference_is_optional:
+            raise LaunchError(problem)
+        self.settings.say(f"warning: judged by the baseline alone: {problem}")
+        self.settings = replace(self.settings, sides={self.settings.candidate: ours})
+        return problem
 
     @property
     def suite(self) -> Suite:
@@ -106,9 +111,7 @@ class Engine:
     @property
     def held(self) -> HeldDevice:
         """The device, held from now on; raises DeviceBusyError where somebody keeps it."""
-        if self._held is None:
-            self._held = self._hold(self.device)
-        return self._held
+        return self._hold(self.device)
 
     def share(self, device: Hardware, part: CpuPart = (0, 1)) -> dict[str, Address]:
         """Start workers for whoever holds the device: another process of this run, or this one.
@@ -138,19 +141,19 @@ class Engine:
                 else:
                     self._shared.pop(key)
                     workers.close()
-            elif self._joins is not None and name in self._joins:
+            elif name in self._joins:
                 joined = processes.joined(self._joins[name])
                 if joined is not None:
                     held.use(name, joined)
 
-    def release(self) -> None:
-        """End the workers, and let go of the device."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.close()
+    def release(self, *, but: str = "") -> None:
+        """End the workers, and let go of the devices, except the one at a place."""
+        with contextlib.ExitStack() as stack:
+            for at in self._held.keys() - {but}:
+                stack.callback(self._held.pop(at).close)
 
     def close(self) -> None:
-        """Let go of the device, and close the history; a run without records leaves no file."""
+        """Let go of the devices, and close the history; a run without records leaves no file."""
         with contextlib.ExitStack() as stack:
             for suite in self.suites.values():
                 stack.callback(suite.writer.close)
@@ -160,18 +163,22 @@ class Engine:
             self._shared = {}
 
     def _hold(self, device: Hardware) -> HeldDevice:
-        def accepted(case: Case) -> Sequence[ProcessSummary]:
-            baseline = self._accepted(device.key).get(case.id)
-            return [] if baseline is None else baseline.processes
+        """Hold a device from now on; raises DeviceBusyError."""
+        at = place(device)
+        if at not in self._held:
+            for held in self._held.values():
+                held.leave_others()  # this may be one of them
+            accepted = functools.partial(self._accepted, device.key)
+            self._held[at] = HeldDevice(device, self.settings, accepted=accepted)
+            self._use_started(self._held[at])
+        return self._held[at]
 
-        held = HeldDevice(device, self.settings, accepted=accepted)
-        self._use_started(held)
-        return held
-
-    def _accepted(self, key: str) -> Mapping[str, Baseline]:
+    def _accepted(self, key: str, case: Case) -> Sequence[ProcessSummary]:
         """Return what is accepted on a kind of hardware; nothing where it does not judge."""
-        judges = self.settings.judged and self.settings.by_baseline
-        return self.baselines_of(key).baselines if judges else {}
+        if not (self.settings.judged and self.settings.by_baseline):
+            return []
+        baseline = self.baselines_of(key).baselines.get(case.id)
+        return [] if baseline is None else baseline.processes
 
     # ---- measuring ------------------------------------------------------------------------
 
@@ -193,14 +200,15 @@ class Engine:
         """Write down attempts, by default as the command's; raises HistoryError."""
         suite, case_id = self.suites[outcome.side], outcome.case.id
         record, problem = suite.records.get(case_id), suite.problem
-        command = self.settings.command
+        command, reference_of = self.settings.command, None
         if suite is not self.suite and self.settings.by_baseline:
             nodeid, command = None, outcome.side  # the test's own times are the candidate's
+            reference_of = self.suite.writer.run_id
         if record is not None:
             nodeid = record.nodeid
         elif nodeid is None and command:
             nodeid = f"bench-lib/{command}::{case_id}"
-        suite.note(outcome, nodeid)
+        suite.note(outcome, nodeid, reference_of)
         if suite.problem != problem:
             message = "cases without a pair are judged by the baseline alone"
             self.settings.say(f"warning: {message}: {suite.problem}")
@@ -219,37 +227,23 @@ class Engine:
         """
         until_s = time.monotonic() + self.settings.budget_s
         for of_several_ranks in (False, True):
-            with contextlib.ExitStack() as stack:
-                self._remeasure(stack, until_s, of_several_ranks=of_several_ranks)
+            self._remeasure(until_s, of_several_ranks=of_several_ranks)
+            self.release(but=place(self.device))
 
-    def _remeasure(
-        self, stack: contextlib.ExitStack, until_s: float, *, of_several_ranks: bool
-    ) -> None:
-        held: dict[str, HeldDevice] = {}
-
-        def on(device: Hardware) -> HeldDevice:
-            if place(device) not in held:
-                held[place(device)] = stack.enter_context(self._holding(device))
-            return held[place(device)]
-
-        def of_these(records: Iterable[Record]) -> list[Record]:
-            return [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
-
-        planned = self.settings.planned
+    def _remeasure(self, until_s: float, *, of_several_ranks: bool) -> None:
+        first, planned = self.settings.processes, self.settings.planned
         unit = "process" if self.settings.reference is None else "pair"
-
-        def is_spent(records: Sequence[Record]) -> bool:
-            spent = bool(records) and time.monotonic() > until_s
-            if spent:
+        for process in range(first, planned + 1):
+            # Whatever disturbed a case may be over by now.
+            disturbed = self.suite.disturbed() if process == first else []
+            doubted = self.suite.suspicious() + disturbed
+            records = [r for r in doubted if (r.case.launch.ranks > 1) == of_several_ranks]
+            if records and time.monotonic() > until_s:
                 message = f"another {unit} could decide {many(len(records), 'case')}"
-                self.settings.say(
-                    f"{message}, but the budget of {self.settings.budget_s:g} s is spent"
-                )
-            return spent
-
-        for process in range(self.settings.processes, planned):
-            records = of_these(self._in_doubt(process))
-            if not records or is_spent(records):
+                budget = f"the budget of {self.settings.budget_s:g} s is spent"
+                self.settings.say(f"{message}, but {budget}")
+                return
+            if not records or process == planned:
                 return
             message = f"re-measuring {len(records)} of {many(len(self.suite.records), 'case')} "
             self.settings.say(f"{message}in fresh {unit} {process + 1} of at most {planned}")
@@ -263,31 +257,23 @@ class Engine:
                 )
                 for record in records
             }
-            queues: dict[HeldDevice, list[Case]] = {}
-            for device, cases in self._dealt(sorted(records, key=_turn)):
-                queues[on(device)] = cases
+            queues = self._dealt(sorted(records, key=_turn))
             lanes = [[case.id for case in cases] for cases in queues.values()]
             self.settings.progress.begin(REMEASURING, lanes)
             self._measure_in(process, queues, until_s, asked)
-        is_spent(of_these(self._in_doubt(planned)))
 
-    def _dealt(self, records: Sequence[Record]) -> list[tuple[Hardware, list[Case]]]:
-        """Return devices of this run, and the cases that each measures again, in their order."""
+    def _dealt(self, records: Sequence[Record]) -> dict[HeldDevice, list[Case]]:
+        """Hold devices of this run; return the cases that each takes again, in their order."""
         devices = {place(d): d for d in map(self.suite.hardware_of, self.suite.records.values())}
         queues: dict[str, list[Case]] = {at: [] for at in devices}
         for record in records:
             own = self.suite.hardware_of(record)
             alike = [place(own)]
             is_pair = self.settings.reference is not None and record.case.launch.ranks == 1
-            if is_pair and record.case.id not in self._accepted(own.key):
+            if is_pair and not self._accepted(own.key, record.case):
                 alike += [at for at, device in devices.items() if device.key == own.key]
             queues[min(alike, key=lambda at: len(queues[at]))].append(record.case)
-        return [(devices[at], cases) for at, cases in queues.items() if cases]
-
-    def _in_doubt(self, process: int) -> list[Record]:
-        """Return the records that are to be measured in the run's ``process``-th process."""
-        disturbed = self.suite.disturbed() if process == self.settings.processes else []
-        return self.suite.suspicious() + disturbed  # whatever disturbed it may be over by now
+        return {self._hold(devices[at]): cases for at, cases in queues.items() if cases}
 
     def _keep_numerics(self) -> None:
         """Keep numerics, which the next run of the same software need not compute.
@@ -361,17 +347,11 @@ class Engine:
     def _profile(self, records: Sequence[Record]) -> None:
         """Profile on all devices at the same time, and cases of several ranks after the others."""
         for of_several_ranks in (False, True):
-            queues: dict[str, list[Case]] = {}
-            devices: dict[str, Hardware] = {}
-            for record in records:
-                if (record.case.launch.ranks > 1) == of_several_ranks:
-                    device = self.suite.hardware_of(record)
-                    devices[place(device)] = device
-                    queues.setdefault(place(device), []).append(record.case)
-            with contextlib.ExitStack() as stack:
-                held = {at: stack.enter_context(self._holding(devices[at])) for at in queues}
-                work = {held[at]: self._profiled(held[at], cases) for at, cases in queues.items()}
-                _at_once(work, self._note_kernels)
+            chosen = [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
+            queues = self._dealt(chosen)
+            work = {held: self._profiled(held, cases) for held, cases in queues.items()}
+            _at_once(work, self._note_kernels)
+            self.release(but=place(self.device))
 
     def _note_kernels(self, part: tuple[str, Case, KernelTable | str]) -> None:
         side, case, result = part
@@ -395,17 +375,6 @@ class Engine:
         except LaunchError as error:
             for case in slower:
                 yield name, case, str(error)
-
-    @contextlib.contextmanager
-    def _holding(self, device: Hardware) -> Iterator[HeldDevice]:
-        """Hold a device inside the ``with``, unless it is held already."""
-        if self._held is not None and place(self._held.device) == place(device):
-            yield self._held
-            return
-        if self._held is not None:
-            self._held.leave_others()  # this may be one of them
-        with contextlib.closing(self._hold(device)) as held:
-            yield held
 
     # ---- judging --------------------------------------------------------------------------
 

@@ -52,17 +52,15 @@ class Suite:
         settings: Settings,
         run_id: str | None = None,
         reference: Suite | None = None,
-        candidate_run: str | None = None,
     ) -> None:
         """Open the history; raises HistoryError.
 
         ``baselines_of`` returns the file of a hardware key, and raises BaselineError.  Cases are
-        interleaved with those of a ``reference``; measured for a ``candidate_run``, this is one.
+        interleaved with those of a ``reference``.
         """
         self.side = side
         self._settings = settings
         self._reference = reference
-        self._candidate_run = candidate_run
         self.problem = ""
         """Why this side, a reference, cannot be measured, or not any more."""
         self._verdicts: dict[str, list[Verdict]] = {}
@@ -89,8 +87,11 @@ class Suite:
         self.blind: dict[str, str] = {}
         """By case, why its kernels are unknown although it was profiled."""
 
-    def note(self, outcome: Outcome, nodeid: str | None) -> None:
-        """Write a case's attempts down; raises HistoryError."""
+    def note(self, outcome: Outcome, nodeid: str | None, reference_of: str | None = None) -> None:
+        """Write a case's attempts down; raises HistoryError.
+
+        Beside a baseline the ``reference_of`` a run never counts: its software is not the run's.
+        """
         name = self.writer.environment(outcome.environment, outcome.hardware)
         # Each outcome brings a copy of the environment, and nearly all of them are equal.
         environment = self.environments.setdefault(name, outcome.environment)
@@ -101,13 +102,11 @@ class Suite:
         self.began.setdefault(case_id, outcome.environment)
         if outcome.fault is not None and outcome.fault.kind == "launch":
             self.problem = outcome.fault.message
-        # A reference's software is not the run's: beside a baseline it never counts.
-        never_counts = self._candidate_run is not None and self._settings.by_baseline
-        reason = f"the reference of run {self._candidate_run}, interleaved with it"
+        reason = f"the reference of run {reference_of}, interleaved with it"
         record.attempts.extend(outcome.attempts)
         for attempt in outcome.attempts:
             kept = attempt
-            if never_counts and attempt.measurement is not None:
+            if reference_of is not None and attempt.measurement is not None:
                 kept = replace(attempt, accepted=False, discarded=attempt.discarded or reason)
             self.writer.attempt(outcome.case, nodeid, kept)
 
