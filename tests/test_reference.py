@@ -918,7 +918,7 @@ def test_a_wall_time_of_pairs_that_cannot_tell_is_left_to_the_devices_own_time(w
         assert overall(found) is Status.OK
 
 
-@pytest.mark.parametrize(("wall", "goes_on"), [(0.08, True), (0.0, False)])
+@pytest.mark.parametrize(("wall", "goes_on"), [(0.08, True), (0.0, False), (-0.08, False)])
 def test_a_wall_time_that_looks_slower_is_left_to_the_devices_own_time_after_four_pairs(
     wall, goes_on
 ):

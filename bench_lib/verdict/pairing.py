@@ -127,11 +127,12 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
     timed = [answer for answer in answers.values() if of(answer.metric) in TIMES]
     if len(pairing.pairs) < LEAST_PAIRS and any(
-        v.status is Status.SUSPECT or (v in timed and (beyond(v, 1) or beyond(v, -1)))
-        for v in answers.values()
+        v.status is Status.SUSPECT or (v in timed and beyond(v, 1)) for v in answers.values()
     ):
         return True
     timed = [v for v in timed if v.status is not Status.SKIPPED]  # left to the device's own time
+    if len(pairing.pairs) < LEAST_PAIRS and any(beyond(v, -1) for v in timed):
+        return True
     decisive = DEVICE if DEVICE.name in answers else LEADING
     if any(_is_open(v, pairing) for v in timed if beyond(v, 1) or of(v.metric) is decisive):
         return True
