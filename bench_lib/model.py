@@ -532,6 +532,9 @@ class Measurement:
     phases_s: dict[str, float] = field(default_factory=dict)
     """The worker's seconds by phase; empty once the attempt has them."""
     warnings: list[str] = field(default_factory=list)
+    code: dict[str, str] = field(default_factory=dict)
+    """In another environment than our own: the file of each module or package of the user's that it
+    had imported by then, except for installed ones."""
     arithmetic: dict[str, float] = field(default_factory=dict)
     """Relative errors against FP64 of a product (``gemm``) and a convolution (``conv``) in the
     case's precision; only on a run's first case of each precision."""

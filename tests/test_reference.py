@@ -360,6 +360,34 @@ def test_a_reference_of_other_software_than_accepted_decides_and_is_noted(bed):
     assert note == start + words
 
 
+NOTED = "note: both sides import mynet from "
+
+
+@pytest.mark.parametrize(
+    ("there", "file", "is_noted"),
+    [
+        pytest.param({}, "mynet.py", True, id="a module of the checkout"),
+        pytest.param({}, "src/mynet/__init__.py", True, id="an editable install"),
+        pytest.param({"torch": ACCEPTED}, "mynet.py", False, id="to compare another torch"),
+        pytest.param({}, "../target/mynet.py", False, id="the target branch"),
+        pytest.param({}, "perf_tests/mynet.py", False, id="code of the tests"),
+    ],
+)
+def test_code_that_only_the_checkout_has_is_not_compared_unnoticed(
+    bed, monkeypatch, there, file, is_noted
+):
+    checkout = bed.folder / "checkout"
+    checkout.mkdir()
+    monkeypatch.chdir(checkout)
+    bed.there.versions |= {"torch": TONIGHTS, **there}
+    code = {"code": {"mynet": str((checkout / file).resolve())}, "iteration_s": USUAL}
+    bed.there.script = {CASE.id: [code], OTHER.id: [code]}
+    bed.run(CASE, OTHER, command="perf_tests/test_mynet.py")
+    notes = [line for line in bed.said if line.startswith(NOTED)]
+    assert len(notes) == is_noted
+    assert all(f"{NOTED}{checkout}, so no change there shows; " in note for note in notes)
+
+
 def test_a_case_without_a_baseline_is_judged_by_its_pairs(bed):
     new = make_case(id="new-b64-fp16-eager-infer")
     slow_here(bed, new)

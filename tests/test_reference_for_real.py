@@ -143,6 +143,11 @@ def test_the_reference_ran_in_its_container_and_is_named(night, accepted):
     assert served.endswith(f"{accepted} -m bench_lib.worker serve")
 
 
+def test_the_reference_says_which_code_of_the_users_it_imported(night):
+    (attempt,) = night.runs[0].records["steady"].attempts
+    assert attempt.measurement.code == {"faulty": str(HERE / "faulty.py")}
+
+
 def test_an_environments_folder_in_the_ini_file_is_looked_for_beside_it(pytester):
     pytester.makeini("[pytest]\nperf_reference = accepted\n")
     python = pytester.mkdir("accepted") / "bin" / "python"

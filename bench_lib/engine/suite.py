@@ -14,7 +14,7 @@ from bench_lib.engine.settings import PLANNED, Outcome, Settings
 from bench_lib.engine.sides import differences, mixed_conditions
 from bench_lib.environment import fingerprint
 from bench_lib.findings import Note
-from bench_lib.formats import many
+from bench_lib.formats import many, some
 from bench_lib.model import (
     Baseline,
     Case,
@@ -406,6 +406,7 @@ class Suite:
         pairings = [case.pairing for case in self._evidenced.values()]
         if any(pairing.pairs for pairing in pairings):
             notes = [self._other_than_accepted(case_id) for case_id in self._evidenced]
+            notes.append(self._shared_code())
             line = f"against {pairings[0].reference}, interleaved"
             return [line, *dict.fromkeys(filter(None, notes))]
         judged = [case for case in self._evidenced.values() if not case.is_unjudged]
@@ -434,6 +435,33 @@ class Suite:
             return ""
         note = "note: the reference is not the environment in which the baseline was accepted"
         return f"{note}: {'; '.join(changes)}"
+
+    def _shared_code(self) -> str:
+        """Say which code of this checkout both sides run, if their software does not differ either.
+
+        With another torch that is intended, and the tests' own code is always shared.
+        """
+        assert self._reference is not None
+        here, shared = Path.cwd(), dict[str, None]()
+        for case_id in self._evidenced:
+            theirs = self._reference.records.get(case_id)
+            if theirs is None:
+                continue
+            sides = (self._reference.began[case_id], self.began[case_id])
+            changes = fingerprint.difference(*(replace(side, caches={}) for side in sides))
+            if not all(change.startswith("PYTHONPATH ") for change in changes):
+                continue
+            tests = Path((self.records[case_id].nodeid or "").partition("::")[0]).parent.name
+            files = {n: Path(file) for m in theirs.measurements for n, file in m.code.items()}
+            for name, file in files.items():
+                if file.is_relative_to(here) and tests not in file.relative_to(here).parts:
+                    shared[name] = None
+        if not shared:
+            return ""
+        return (
+            f"note: both sides import {some(list(shared), 3)} from {here}, so no change there "
+            "shows; install the target branch in the reference, or name it in its PYTHONPATH"
+        )
 
     def _earlier(self, key: str) -> past.Past:
         if key not in self._past:

@@ -156,7 +156,7 @@ def main(request: str) -> None:
         answer = adopted(**json.loads(request))
     except Exception as error:  # noqa: BLE001 - it is the user's to mend
         cause = error.__cause__ or error
-        is_theirs = any(map(is_users, traceback.extract_tb(cause.__traceback__)))
+        is_theirs = any(is_users(f.filename) for f in traceback.extract_tb(cause.__traceback__))
         frames = short_traceback(cause) if is_theirs else ""
         sys.exit(frames if frames and cause is error else frames + " ".join(str(error).split()))
     sys.stdout.write(f"{json.dumps(answer)}\n")

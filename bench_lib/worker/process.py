@@ -16,7 +16,7 @@ import torch
 
 from bench_lib.formulas.arithmetic import operations as operations_of
 from bench_lib.launch.cache import NO_ROOM
-from bench_lib.launch.wire import ClosedError, connect, decode_case
+from bench_lib.launch.wire import BEHIND_VARIABLE, ClosedError, connect, decode_case
 from bench_lib.model import Bursts, Case
 from bench_lib.worker import profiling
 from bench_lib.worker.arithmetic import WrongArithmeticError, prove
@@ -95,6 +95,8 @@ def measured(case: Case, context: MeasuringContext, *, proves: bool) -> dict[str
     If it ``proves`` the device's arithmetic, raises WrongArithmeticError if that is not the case's.
     """
     measurement = measure(case, context)
+    if BEHIND_VARIABLE in os.environ:
+        measurement = dataclasses.replace(measurement, code=users_code())
     if proves:
         operations = operations_of(case.workload, case.params)
         with cleaned(context):
@@ -161,9 +163,19 @@ _INSTALLED = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|torchinductor_")
 """Files that packages installed, or that Python or a compiler made."""
 
 
-def is_users(frame: traceback.FrameSummary) -> bool:
-    """Whether a frame is of the user's own code."""
-    return not (frame.filename.startswith(_LIBRARIES) or _INSTALLED.search(frame.filename))
+def is_users(file: str) -> bool:
+    """Whether a file is of the user's own code."""
+    return not (file.startswith(_LIBRARIES) or _INSTALLED.search(file))
+
+
+def users_code() -> dict[str, str]:
+    """Return the first file of each module or package of the user's own that is imported."""
+    code: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")  # and wake no lazy module
+        if isinstance(file, str) and is_users(file):
+            code.setdefault(name.partition(".")[0], file)
+    return code
 
 
 def short_traceback(error: BaseException) -> str:
@@ -171,7 +183,7 @@ def short_traceback(error: BaseException) -> str:
     report: traceback.TracebackException | None
     report = first = traceback.TracebackException.from_exception(error)
     while report is not None:
-        frames = (list(filter(is_users, report.stack)) or report.stack)[-MOST_FRAMES:]
+        frames = ([f for f in report.stack if is_users(f.filename)] or report.stack)[-MOST_FRAMES:]
         # Frames made of tuples have no columns, so that no carets are printed.
         report.stack = traceback.StackSummary.from_list(map(tuple, frames))
         report = report.__cause__ or (None if report.__suppress_context__ else report.__context__)
