@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from builders import make_attempt, make_record, write_run
+from repositories import Repository
 from ruamel.yaml import YAML
 
 from bench_lib.model import Status
@@ -113,6 +114,7 @@ def run(checkout: Path, where: tuple[str, str, str], **values: object) -> Done:
     environment = {
         "PATH": f"{temporary / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(temporary),
+        "RUNNER_TEMP": str(temporary),
         "GITHUB_REPOSITORY": REPOSITORY,
         "GITHUB_PATH": str(temporary / "path"),
         "GITHUB_OUTPUT": str(temporary / "output"),
@@ -302,6 +304,7 @@ def asked(**changes: object) -> dict[str, object]:
         "inputs_tests": "perf_tests",
         "inputs_tier": "",
         "inputs_select": "",
+        "inputs_against": "",
         "inputs_processes": 1,
         "inputs_accept": "",
     }
@@ -339,6 +342,8 @@ def test_what_is_asked_for_reaches_pytest_as_single_words(checkout, tmp_path):
     assert words[-6:] == ["--perf-processes", "5", "--perf-tier", "gate", "-k", select]
     run(checkout, MEASURE, **asked(inputs_accept="a reason"))
     assert calls(tmp_path)[1][-2:] == ["-o", "perf_kernels=all"], "what is to be a baseline"
+    run(checkout, MEASURE, **asked(inputs_against="HEAD^1"))
+    assert calls(tmp_path)[2][-2:] == ["--perf-reference", str(tmp_path / "reference")]
     assert not (checkout / "bad").exists()
     assert not (checkout / "worse").exists()
 
@@ -445,6 +450,57 @@ def test_the_torch_that_is_there_stays(checkout, tmp_path):
     assert listed == ["python3", "-m", "pip", "list", "--format", "freeze"]
     assert installed[:6] == ["python3", "-m", "pip", "install", "--editable", "."]
     assert installed[6:8] == ["bench-lib@git+https://host/x@v1", "--constraint"]
+
+
+AGAINST = ("perf-measure", "measure", "Install what to compare with")
+PACKAGE = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"""
+BACKEND = """
+import zipfile
+
+def build_wheel(folder, *_):
+    with zipfile.ZipFile(f"{folder}/mynet-1-py3-none-any.whl", "w") as wheel:
+        wheel.write("mynet.py")
+        about = "Metadata-Version: 2.1\\nName: mynet\\nVersion: 1"
+        wheel.writestr("mynet-1.dist-info/METADATA", about)
+        wheel.writestr("mynet-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any")
+        wheel.writestr("mynet-1.dist-info/RECORD", "")
+    return "mynet-1-py3-none-any.whl"
+"""
+
+
+@pytest.mark.parametrize("install", [".", "pytest"], ids=["a package", "nothing is installed"])
+@pytest.mark.usefixtures("checkout")
+def test_the_target_branch_is_installed_on_top_of_what_is_here(tmp_path, install):
+    repository = Repository(tmp_path / "repository")
+    (repository.folder / "pyproject.toml").write_text(PACKAGE)
+    repository.commit("target", backend=BACKEND, mynet="SIDE = 'target'")
+    repository.git("switch", "--quiet", "--create", "change")
+    repository.commit("change", mynet="SIDE = 'change'")
+    repository.git("switch", "--quiet", "main")
+    repository.git("merge", "--quiet", "--no-ff", "--message", "merge", "change")
+    stand_in(tmp_path, "python3", f'exec "{sys.executable}" "$@"')
+    (tmp_path / "kept").touch()
+    against = workflow("perf-pull-request")["jobs"]["measure"]["with"]["against"]
+    values = {"inputs_against": against, "inputs_install": f"--no-index {install}"}
+    done = run(repository.folder, AGAINST, **values)
+    assert done.status == 0, done.log
+    script = "import mynet, pytest; print(mynet.SIDE, mynet.__file__)"
+    answer = subprocess.run(
+        [tmp_path / "reference" / "bin" / "python", "-c", script],
+        check=True,
+        cwd=tmp_path,
+        env={},
+        capture_output=True,
+        text=True,
+    )
+    side, file = answer.stdout.split()
+    place = "site-packages" if install == "." else "target"
+    assert (side, Path(file).parent.name) == ("target", place)
 
 
 # ---- keeping and reporting ----------------------------------------------------------------
