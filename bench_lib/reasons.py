@@ -118,18 +118,18 @@ def _compared(verdict: Verdict, finding: Difference) -> Iterator[str]:
     if verdict.ratio is None:
         return
     n, samples = finding.candidate, "fresh processes" if finding.baseline else "pairs"
+    one = "process" if finding.baseline else "pair"
     change = f"{_change(verdict, verdict.ratio)} than {_whom(verdict, finding)}"
     if finding.is_certain is None:
         yield change
         remedy = ": accept a baseline of five processes" if finding.baseline else ""
-        yield f"one alone cannot tell a change from noise{remedy}"
+        yield f"a single {one} cannot tell a change from noise{remedy}"
     else:
         if verdict.interval is not None:
             low, high = (_percent(bound - 1, signed=True) for bound in verdict.interval)
             change += f" (95% interval {low} to {high})"
         yield change
         if finding.agreeing:
-            one = "process" if finding.baseline else "pair"
             yield f"{finding.agreeing} of {n} {samples} agree" if n > 1 else f"one {one} so far"
             if not finding.is_certain and finding.detects is None and verdict.ratio > 1:
                 beyond = f"beyond the tolerance of {percent(verdict.tolerance or 0.0)}, "
@@ -157,7 +157,7 @@ def _limits(verdict: Verdict, finding: Difference) -> Iterator[str]:
         yield f"{variation}, so a slowdown below {least} may go unnoticed"
     if finding.family is not None:
         moved = _change(verdict, finding.family)
-        yield f"without its family's shift on this device, which is {moved}"
+        yield f"after removing its family's shift on this device ({moved})"
     if finding.set_aside:
         one = "process" if finding.baseline else "pair"
         yield f"{many(finding.set_aside, f'disturbed {one}')} ignored"

@@ -78,9 +78,8 @@ def _index(program: Any) -> str:
             rows.append((f"[`{path}`]({name}.md{anchor})", _escaped(_first_sentence(each.help))))
     about = inspect.cleandoc(bench_lib.cli.__doc__ or "")
     status = (
-        f"{_paragraph(about, 'Exit status')} Where a command means something of its own by it, "
-        "its page says so; [the table](../exit-status.md) has all of them, and those of "
-        "`pytest perf_tests`. What `--json` prints is in [json.md](../json.md)."
+        f"{_paragraph(about, 'Exit status')} [The table](../exit-status.md) has what each command "
+        "and `pytest perf_tests` mean by it. [json.md](../json.md) describes what `--json` prints."
     )
     return "\n".join(
         [
@@ -92,7 +91,7 @@ def _index(program: Any) -> str:
             "",
             *_table(("command", "does"), rows),
             "",
-            "And beside the commands:",
+            "Besides the commands:",
             "",
             "- [pytest's options and settings](pytest.md)",
             "- [the environment's variables](environment.md)",
@@ -160,11 +159,7 @@ def _option(parameter: Any) -> str:
 
 
 def _about(parameter: Any) -> str:
-    return _escaped(parameter.help) + (" Any number of times." if _repeats(parameter) else "")
-
-
-def _repeats(parameter: Any) -> bool:
-    return bool(getattr(parameter, "multiple", False))
+    return _escaped(parameter.help)
 
 
 def _default(parameter: Any) -> str:
@@ -245,8 +240,7 @@ def _pytest_page() -> str:
             "",
             "# pytest's options and settings",
             "",
-            "What the plugin adds to pytest wherever bench-lib is installed. It does nothing to",
-            "tests that do not ask for the `perf` fixture.",
+            "What the plugin adds to pytest. It changes nothing for tests without the `perf` fixture.",
             "",
             "## Options",
             "",

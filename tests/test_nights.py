@@ -376,11 +376,11 @@ TOLD = SlowDown("2026-01-04T00:00:00Z", "d", list("abcde"), 1.0123, (1.01, 1.02)
 
 def test_a_slow_down_is_one_line():
     assert nights.in_words(TOLD, "tonight") == (
-        "SLOWER since 2026-01-04: 5 cases by 1.23% (1.00% to 2.00%), as 1 night show together: "
+        "SLOWER since 2026-01-04: 5 cases by 1.23% (1.00% to 2.00%), detected over 1 night: "
         "a, b, c and 2 more"
     )
     more = replace(TOLD, cases=["a"], changes=["x", "y"])
     assert nights.in_words(more, "later") == (
-        "SLOWER since 2026-01-04: 1 case by 1.23% (1.00% to 2.00%), as 1 night show together: a; "
+        "SLOWER since 2026-01-04: 1 case by 1.23% (1.00% to 2.00%), detected over 1 night: a; "
         "with x; y; first reported by run tonight"
     )

@@ -244,7 +244,7 @@ def test_the_command_says_what_is_found(command):
     smallest = "the smallest delay found reliably is 0.5% against a baseline and 0.5% interleaved"
     assert (status, lines[-1]) == (0, f"passed: no false alarm; {smallest}")
     assert [row.split()[0] for row in lines[1:4]] == ["0.0%", "0.5%", "2.0%"]
-    assert "9 fresh processes, each clean and with 0.5%, 2.0% planted" in err
+    assert "9 fresh processes, each clean and with 0.5%, 2.0% added" in err
     assert "tolerance 0.25%: slowdowns of 0." in out
     _, out, _ = command(*words, "--json")
     found = document_in(out)

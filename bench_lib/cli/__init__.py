@@ -1,7 +1,7 @@
 """The command line, ``bench-lib``.
 
 Exit status: 0 done, 1 the answer is no (a machine that cannot measure, nothing to accept),
-2 the question was wrong (a bad option, a file that cannot be read or written), 130 interrupted.
+2 an error (a bad option, a file that cannot be read or written), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show the version and leave."
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:

@@ -135,8 +135,8 @@ def ab(
 ) -> None:
     """Compare two environments, interleaved (A/B) on one device, and say whether B is slower.
 
-    Without options both are this environment, which shows how far equal sides differ here.  Exit
-    status 1 where a case regressed or has no measurement, 2 where most could not be judged.
+    Without options, both are this environment, which shows how much equal sides differ here.  The
+    exit status is 1 if a case regressed or has no measurement, and 2 if most could not be judged.
     """
     separate(json=json, markdown=markdown)
     sides = {

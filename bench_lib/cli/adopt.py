@@ -37,13 +37,13 @@ def test_factory(case, perf):
 def adopt(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:OBJECT", help="A subclass of torch.nn.Module, or a config."),
+        typer.Argument(metavar="MODULE:OBJECT", help="A subclass of torch.nn.Module, or a transformers config."),
     ],
     *,
     batch_size: Annotated[int, typer.Option(min=1, help="Items per step.")] = 8,
     arg: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Value for an argument that has no default."),
+        typer.Option(metavar="NAME=VALUE", help="Value for an argument without a default; may be repeated."),
     ] = None,
     shape: Annotated[
         list[str] | None,
@@ -59,9 +59,9 @@ def adopt(
         typer.Option("--replace", help="Replace the case and the factory of an earlier attempt."),
     ] = False,
 ) -> None:
-    """Write a factory, a matrix row and a test for a model of yours, and measure it once.
+    """Write a factory, a matrix row and a test for your own model, and measure it once.
 
-    They are in perf_tests, which a bare pytest leaves out.
+    They go into perf_tests, which a bare pytest skips.
     """
     name = re.sub(r"\W+", "_", target.partition(":")[2]).lower()
     paths = [str(Path.cwd()), os.environ.get("PYTHONPATH", "")]

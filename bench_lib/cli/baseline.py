@@ -62,7 +62,7 @@ def show(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     json: Json = False,
 ) -> None:
-    """Show the accepted values of a hardware key, or published ones where there are none."""
+    """Show the accepted values of a hardware key, or published ones if there are none."""
     from bench_lib.backends import detect
     from bench_lib.report.console import grouped
     from bench_lib.storage import baselines as files
@@ -143,7 +143,7 @@ def accept(
     json: Json = False,
     markdown: Markdown = False,
 ) -> None:
-    """Accept the values of a run as the baseline, or beside it with --add."""
+    """Accept a run's values as the baseline, or add them to it with --add."""
     separate(json=json, markdown=markdown)
     from bench_lib.cli.proposals import Proposal
 
@@ -170,11 +170,10 @@ def record(
     baselines: BaselinesDir = DEFAULT_BASELINES,
     force: Force = False,
 ) -> None:
-    """Measure perf_tests in five processes a case, and accept that run.
+    """Measure perf_tests in five processes per case, and accept the run.
 
     Paths at the beginning of MORE replace perf_tests.  A case with fewer processes is refused, and
-    so is what accept refuses; all others are accepted.  Exit status 1 where nothing was accepted,
-    or a test failed.
+    so is one that accept refuses.  The exit status is 1 if nothing was accepted or a test failed.
     """
     from bench_lib.cli.proposals import Proposal
     from bench_lib.storage import history as runs

@@ -63,7 +63,7 @@ def bisect(
 ) -> None:
     """Find the commit or the package version that made a case slower.
 
-    Each candidate is measured next to the good end.  The first lines say how long that takes.
+    Each candidate is interleaved with the good end.  The first lines say how long that takes.
     The same command continues an interrupted search.  The exit status is 1 if the bad end is not
     slower, and 2 if the pairs did not suffice.
     """

@@ -48,7 +48,7 @@ def collectives(
     ] = None,
     keeping: Keeping,
 ) -> None:
-    """Measure collectives by size: time of a call, algorithm and bus bandwidth, wrong elements."""
+    """Measure collectives by size: time per call, algorithm and bus bandwidth, wrong elements."""
     from bench_lib import backends
     from bench_lib.studies.calls import COLLECTIVES, wrong
 

@@ -61,7 +61,7 @@ def compare(
 ) -> None:
     """Judge run B by run A, or by the baseline, as if A's values were accepted.
 
-    Exit status 0 where anything was compared, 1 where nothing was, or by --fail-on; 2 where
+    The exit status is 0 if anything was compared, 1 if nothing was or --fail-on says so, and 2 if
     --fail-on could judge no case.
     """
     from bench_lib.report import versus

@@ -21,8 +21,8 @@ def env(
 ) -> None:
     """Show hardware, versions, variables and caches.
 
-    The file of --report has no host name, home folder or serial number. Exit status 1 where the
-    suite cannot run.
+    The file of --report has no host name, home folder or serial number.  The exit status is 1 if
+    the suite cannot run here.
     """
     from bench_lib.cli.machine import as_report, examine
 

@@ -45,7 +45,7 @@ class ExerciseOptions:
         typer.Option(
             "--precisions",
             "--precision",
-            help="Such as fp32,fp16 (default: by exercise and device).",
+            help="Precisions, such as fp32,fp16 (default: by exercise and device).",
         ),
     ] = None
     mode: Annotated[
@@ -81,7 +81,7 @@ def exercise(
         str | None,
         typer.Argument(
             metavar="[NETWORK]",
-            help="Network of torchvision, such as resnet50; depth takes a list.",
+            help="torchvision network, such as resnet50; depth takes a list.",
         ),
     ] = None,
     *,

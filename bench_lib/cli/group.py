@@ -13,7 +13,7 @@ BY_PURPOSE = {
         "ab": "Compare two environments, interleaved (A/B): is B slower than A?",
         "compare": "Judge a finished run by another one or by the baseline.",
         "judge": "Judge another tool's timings.",
-        "selfcheck": "Plant known delays, and see which are detected on this machine.",
+        "selfcheck": "Add known delays, and see which are detected on this machine.",
     },
     "Look": {
         "report": "Report on the newest night: what failed, since when, and why.",
@@ -26,7 +26,7 @@ BY_PURPOSE = {
     },
     "Measure something": {
         "exercise": "Measure an exercise of the workshop guide.",
-        "micro": "Run ROCm's micro_benchmarking_pytorch.py, with its own flags.",
+        "micro": "Run ROCm's micro_benchmarking_pytorch.py with its own flags.",
         "ops": "Measure operators: time per call, GB/s, TFLOP/s, share of peak.",
         "collectives": "Measure collectives by size: time, bandwidths, wrong elements.",
         "scaling": "Measure speed-up over threads, processes and GPUs; fit laws.",

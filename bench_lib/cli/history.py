@@ -58,7 +58,7 @@ def show(
     run: RunName = "latest",
     *,
     phases: Annotated[
-        bool, typer.Option("--phases", help="Show where the time went instead.")
+        bool, typer.Option("--phases", help="Show where the time went, instead of verdicts.")
     ] = False,
     history: HistoryDir = DEFAULT_HISTORY,
     json: Json = False,
@@ -113,7 +113,7 @@ def query(
         bool, typer.Option("--csv", help="Print all rows as CSV, with a header.")
     ] = False,
 ) -> None:
-    """Ask the history in SQL.
+    """Query the history with SQL.
 
     The tables are points, runs, attempts, verdicts, kernels, environments and lines; their columns:
     SELECT * FROM (DESCRIBE points). A query reads nothing else and writes nothing.

@@ -70,7 +70,7 @@ def judge(
 ) -> None:
     """Judge timings from any program.
 
-    Exit status 1 where a case regressed, 2 where one has no verdict.
+    The exit status is 1 if a case regressed, and 2 if one has no verdict.
 
     With --format it reads files that other benchmarks write, one process per file: judge --format
     vllm --baseline old new, where old and new are folders.

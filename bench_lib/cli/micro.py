@@ -21,6 +21,6 @@ def micro(
         list[str] | None, typer.Argument(metavar="FLAGS", help="See bench-lib micro --help.")
     ] = None,
 ) -> None:
-    """Run ROCm's micro_benchmarking_pytorch.py's command line, measured as the suite measures."""
+    """Run the command line of ROCm's micro_benchmarking_pytorch.py, measured like the suite."""
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "bench_lib.micro", *(flags or [])])  # noqa: S606 - no shell

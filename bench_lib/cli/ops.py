@@ -99,7 +99,7 @@ def ops(
     causal: Annotated[bool, typer.Option("--causal", help="Measure causal attention.")] = False,
     keeping: Keeping,
 ) -> None:
-    """Measure operators: time of a call, GB/s, TFLOP/s, share of the hardware's ceiling."""
+    """Measure operators: time per call, GB/s, TFLOP/s, share of peak."""
     from bench_lib.studies.calls import OPERATORS as STUDY
 
     axes = {"shape": input1_dim, "shape2": input2_dim, "precision": dtype, "layout": layout}

@@ -71,7 +71,7 @@ def profile(
 ) -> None:
     """Profile a case, or show which kernels differ between two profiles.
 
-    Keeps a Chrome trace, tables and kernels.json.  Exit status 1 where the case cannot be
+    It keeps a Chrome trace, tables and kernels.json.  The exit status is 1 if the case cannot be
     profiled here.
     """
     began = time.monotonic()

@@ -52,7 +52,7 @@ def report(
 ) -> None:
     """Report on the newest night: what failed, since when, and why.
 
-    A night is the newest run and those of the 20 hours before it.  The exit status is 0 even where
+    A night is the newest run and those of the 20 hours before it.  The exit status is 0 even if
     cases failed: the run that measured them has already reported that.
     """
     from bench_lib.report import overview

@@ -50,7 +50,7 @@ class ScalingOptions:
     batch_size: Annotated[
         int, typer.Option(min=1, max=LARGEST, help="Batch size of one worker.")
     ] = 64
-    network: Annotated[str | None, typer.Option(help="Network of torchvision.")] = None
+    network: Annotated[str | None, typer.Option(help="torchvision network.")] = None
     precision: Annotated[str, typer.Option(help="Precision.")] = "fp32"
     mode: Annotated[str, typer.Option(help="Compile mode.")] = "eager"
     task: Annotated[str, typer.Option(help=f"network: {' or '.join(TASKS)}.")] = "train"

@@ -28,7 +28,7 @@ def selfcheck(
     *,
     matrix: Matrix = DEFAULT_MATRIX,
     effects: Annotated[
-        str, typer.Option(help="Slowdowns to plant, in percent of the step time.")
+        str, typer.Option(help="Slowdowns to add, in percent of the step time.")
     ] = "0,1,2,5",
     processes: Annotated[
         int,
@@ -39,9 +39,9 @@ def selfcheck(
     ] = "1%",
     json: Json = False,
 ) -> None:
-    """Plant known delays in a real case, and report which are found.
+    """Add known delays to a real case, and report which are detected.
 
-    Exit status 1 where an unchanged step is called slower, or the largest delay is not found.
+    The exit status is 1 if an unchanged step is called slower or the largest delay is missed.
     """
     from bench_lib import backends
     from bench_lib.engine.engine import opened
@@ -56,10 +56,10 @@ def selfcheck(
     network = case_of(case or default, matrix, DEFAULT_HISTORY)
     if network.workload != "network" or network.launch.ranks > 1:
         raise UserError(
-            f"{network.id} is not a network on one device; delays can be planted only in those"
+            f"{network.id} is not a network on one device; delays can be added only to those"
         )
     delays = ", ".join(amount(effect, SHARE) for effect in planted if effect)
-    plan = f"{processes} fresh processes, each clean and with {delays} planted"
+    plan = f"{processes} fresh processes, each clean and with {delays} added"
     say(f"{network.id} on {device.key}: {plan}")
     with opened(device, Settings(judged=False, say=say)) as engine:
         result = check.check(

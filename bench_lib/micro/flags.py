@@ -188,7 +188,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser; the first group is frozen."""
     made = _Parser(
         prog="bench-lib micro",
-        description="ROCm's micro_benchmarking_pytorch.py, measured as the suite measures. "
+        description="ROCm's micro_benchmarking_pytorch.py, measured like the suite. "
         "Trains unless --mode inference is given.",
     )
     _add_their_flags(made.add_argument_group("flags of micro_benchmarking_pytorch.py"))

@@ -84,7 +84,7 @@ class Perf:
     def measure(self, case: Case) -> None:
         """Measure ``case`` on this process's device.
 
-        Skips where the device cannot do it; fails where it has no measurement.  A slowdown
+        Skips the test if the device cannot do it, and fails if there is no measurement.  A slowdown
         fails the test too, once the whole suite has been judged.  Under xdist a case of several
         ranks is measured then.
         """

@@ -138,7 +138,7 @@ def _before_next(session: PerfSession, records: list[Record]) -> list[str]:
     if session.interrupted:
         return ["interrupted: what was measured is judged and kept"]
     if disturbed := sum(record.status is Status.INVALID for record in records):
-        return [f"see above what disturbed {formats.many(disturbed, 'case')}; mend that first"]
+        return [f"see above what disturbed {formats.many(disturbed, 'case')}; fix that first"]
     objection = _too_unsteady(records)
     return [objection] if objection else []
 

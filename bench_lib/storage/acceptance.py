@@ -209,7 +209,7 @@ def _other_versions(
     )
     if not changes:
         return []
-    return [f"the values that stay were measured with other software: {'; '.join(changes)}"]
+    return [f"the values that are kept were measured with other software: {'; '.join(changes)}"]
 
 
 def unsteady(record: Record) -> list[str]:

@@ -309,8 +309,8 @@ def in_words(slow_down: SlowDown, run_id: str) -> str:
     """Return a slowdown in one line; ``run_id`` is the run that shows it."""
     low, high = (percent(bound - 1, 2) for bound in slow_down.interval)
     line = f"SLOWER since {slow_down.since[:10]}: {many(len(slow_down.cases), 'case')} by "
-    line += f"{slow_down.ratio - 1:.2%} ({low} to {high}), as {many(slow_down.nights, 'night')} "
-    line += f"show together: {some(slow_down.cases, 3)}"
+    line += f"{slow_down.ratio - 1:.2%} ({low} to {high}), detected over "
+    line += f"{many(slow_down.nights, 'night')}: {some(slow_down.cases, 3)}"
     if slow_down.changes:
         line += f"; with {'; '.join(slow_down.changes)}"
     if slow_down.told_by != run_id:
