@@ -240,7 +240,7 @@ def _pytest_page() -> str:
             "",
             "# pytest's options and settings",
             "",
-            "What the plugin adds to pytest. It changes nothing for tests without the `perf` fixture.",
+            "What the plugin adds to pytest, for tests with the `perf` fixture.",
             "",
             "## Options",
             "",

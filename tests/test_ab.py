@@ -515,7 +515,7 @@ def test_the_time_told_is_what_the_last_runs_took(scripted):
     writer.attempt(make_case(id="small-fp32"), None, make_attempt(took_s=5.0))
     writer.close()
     _, _, err, _ = scripted("-k", "small", "--pairs", "2", "--most-pairs", "3")
-    assert "in 2 pairs, about 20 s; up to 3 pairs, 30 s" in err.splitlines()[0]
+    assert "2 pairs each: about 20 s; up to 3 pairs, 30 s" in err.splitlines()[0]
 
 
 def test_sides_are_started_as_the_options_say(scripted):
@@ -549,7 +549,7 @@ def test_the_table_says_what_is_slower_and_what_to_do_next(scripted, bed):
     assert proposed == f"next: bench-lib baseline accept --dry-run --run {b}"
     assert ids[b].records["small-fp32"].status is Status.REGRESSED
     said = err.splitlines()
-    assert said[0].startswith("3 cases on mi300x in 2 pairs, about ")
+    assert said[0].startswith("3 cases on mi300x, 2 pairs each: about ")
     assert said[1].startswith("A: torch 2.9.0, Python 3.11.7, ")
     assert said[2].endswith(", /b/python")
     assert "measuring pair 2 of 2" in said

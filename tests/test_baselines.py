@@ -648,7 +648,8 @@ def test_a_run_with_other_software_is_not_added_without_force():
     (change,) = proposed(make_record(attempts=[attempt]), current=current, add=True)
     now = make_environment().torch
     versions = f"torch 2.9.0 -> {now}; triton 3.0.0 -> 3.1.0"
-    assert change.against == f"the values that are kept were measured with other software: {versions}"
+    message = "the values that are kept were measured with other software"
+    assert change.against == f"{message}: {versions}"
     (change,) = proposed(make_record(attempts=[attempt]), current=current)
     assert change.against is None
 

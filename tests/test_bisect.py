@@ -263,9 +263,9 @@ def test_the_ends_are_the_last_ok_run_and_the_first_failing_one():
 @pytest.mark.parametrize(
     ("statuses", "words"),
     [
-        ([], "has no run on this hardware; search on a GPU of the kind that it ran on"),
+        ([], "has no run on this hardware; search on the kind of GPU that it ran on"),
         ([Status.OK, Status.REGRESSED], "has not failed since it was OK; name both ends"),
-        ([Status.REGRESSED], "is OK in no run before it failed; name both ends"),
+        ([Status.REGRESSED], "was never OK before it failed; name both ends"),
     ],
 )
 def test_a_history_without_such_runs_says_which_is_missing(statuses, words):

@@ -367,7 +367,7 @@ def test_a_record_of_other_work_is_not_compared(tmp_path):
     for path, size in zip(paths, (8, 16), strict=True):
         path.write_text(text.replace('"batch_size": 8', f'"batch_size": {size}'))
     (problem,) = read("pytorch", paths[1], baseline=(paths[0],)).cases["Tiny-8B"].problems
-    assert "16 batch_size, where" in problem
+    assert "16 batch_size, but" in problem
 
 
 # ---- files of two sides ------------------------------------------------------------------
@@ -433,7 +433,7 @@ def test_other_inputs_are_not_compared(tmp_path):
     samples = read("vllm", c, baseline=(a,))
     problems = {p for case in samples.cases.values() for p in case.problems}
     assert [p.partition(";")[0] for p in problems] == [
-        f"{a}: 204800 input tokens, where {c} has 102400"
+        f"{a}: 204800 input tokens, but {c} has 102400"
     ]
 
 

@@ -193,9 +193,8 @@ def _compare(
     last_pace = pace.read(folder, device.key)
     least, longest = (comparing.expected_s(cases, n, last_pace) for n in pairs)
     say(
-        f"{many(len(cases), 'case')} on {device.key} in {pairs[0]} pairs, "
-        f"about {duration(least)}; up to {pairs[1]} pairs, {duration(longest)}, where "
-        "something looks different"
+        f"{many(len(cases), 'case')} on {device.key}, {pairs[0]} pairs each: about "
+        f"{duration(least)}; up to {pairs[1]} pairs, {duration(longest)}, if all look different"
     )
     pair_pace = pace.Pace({case.id: comparing.expected_s([case], 1, last_pace) for case in cases})
     progress = pace.ProgressLines(say, lambda _phase: pair_pace)

@@ -37,21 +37,21 @@ def test_factory(case, perf):
 def adopt(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:OBJECT", help="A subclass of torch.nn.Module, or a transformers config."),
+        typer.Argument(metavar="MODULE:OBJECT", help="A torch.nn.Module or a transformers config."),
     ],
     *,
     batch_size: Annotated[int, typer.Option(min=1, help="Items per step.")] = 8,
     arg: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Value for an argument without a default; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="Argument of the class; may be repeated."),
     ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
             "--input",
             metavar="NAME=SHAPE",
-            help="Shape of an input without its batch dimension: x=3,224,224; ids=128:30000 for "
-            "integers below 30000; user=int64:1000 for one integer per sample.",
+            help="Shape of an input without its batch dimension; may be repeated: x=3,224,224; "
+            "ids=128:30000 for integers below 30000; user=int64:1000 for one integer per sample.",
         ),
     ] = None,
     replace: Annotated[

@@ -199,9 +199,8 @@ def largest_batch(
     for precision in precisions:
         case_of(precision)(start)  # raises before anything runs
     say(
-        f"{', '.join(precisions)} on {device.key}: about ten attempts each, which take seconds if "
-        "nothing is compiled; an attempt that does not fit ends its process, and the next one "
-        "starts in a fresh process"
+        f"{', '.join(precisions)} on {device.key}: about ten attempts each, which take seconds "
+        "unless they compile"
     )
     cases, notes = [], []
     with session.engine() as engine:

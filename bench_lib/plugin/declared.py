@@ -64,7 +64,7 @@ def add_options(parser: pytest.Parser) -> None:
         type=at_least(int, 1),
         default=None,
         metavar="N",
-        help="with a reference, measure a case in up to N pairs, fewer if those decide (default: 6)",
+        help="with a reference, maximum number of pairs for a case (default: 6)",
     )
     _add_settings(parser)
 

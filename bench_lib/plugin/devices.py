@@ -33,8 +33,7 @@ def refuse_too_many(config: pytest.Config, devices: Sequence[Hardware]) -> None:
     if not backends.is_gpu(devices[0]):
         raise pytest.UsageError(
             f"-n {workers}: this machine has no GPU, and {workers} workers on one CPU would "
-            "take its cores from each other and make every timing wrong; use -n 1, or leave "
-            "-n out"
+            "compete for its cores and distort every timing; use -n 1, or leave -n out"
         )
     raise pytest.UsageError(
         f"-n {workers}: there are {len(devices)} devices ({devices[0].key}) and a device "

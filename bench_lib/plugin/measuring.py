@@ -52,7 +52,7 @@ class PerfSession(Selection):
             return f"two different cases are called {case.id!r}; give one of them another id"
         if self.is_worker and DEVICE not in self.config.workerinput:  # type: ignore[attr-defined]  # xdist's
             return (
-                "pytest-xdist's workers were given no devices, because nothing said that this "
+                "pytest-xdist's workers have no devices, because it was unknown that this "
                 "session measures; name the tests' folder in the ini setting perf_paths, or "
                 "pass --perf-tier"
             )

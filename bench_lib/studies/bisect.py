@@ -256,11 +256,11 @@ def ends_of(runs: Iterable[Run], case_id: str, package: str) -> tuple[str, str]:
             good = environment
             break
     if good is None or bad is None:
-        problem = "has no run on this hardware; search on a GPU of the kind that it ran on"
+        problem = "has no run on this hardware; search on the kind of GPU that it ran on"
         if good:
             problem = "has not failed since it was OK; name both ends"
         elif bad:
-            problem = "is OK in no run before it failed; name both ends"
+            problem = "was never OK before it failed; name both ends"
         raise UserError(f"{case_id} {problem}, or name another --history")
     name = package.replace("-", "_") or "commit"
     first, last = (getattr(end, name, None) or end.libraries.get(package) for end in (good, bad))

@@ -162,8 +162,8 @@ def _calibrated(device: HeldDevice, case: Case, units: int) -> tuple[float, floa
     )
     if long <= short:
         raise UserError(
-            f"three times the work took no longer ({seconds(long)}, after {seconds(short)}): this "
-            "machine is too busy for a check; try again when it is idle"
+            f"three times as much work took {seconds(long)}, after {seconds(short)}: this machine "
+            "is too busy for a check; try again when it is idle"
         )
     return step_s, (long - short) / (2 * units)
 

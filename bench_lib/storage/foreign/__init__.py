@@ -80,7 +80,7 @@ def _other_work(reported: Sequence[tuple[str, Reported]]) -> list[str]:
         (least, least_file), (most, most_file) = min(amounts), max(amounts)
         if most > ALIKE * least:
             problems.append(
-                f"{most_file}: {most:g} {name}, where {least_file} has {least:g}; "
+                f"{most_file}: {most:g} {name}, but {least_file} has {least:g}; "
                 "measure both with the same data set, seed and length"
             )
     return problems
