@@ -21,8 +21,8 @@ from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
 from bench_lib.engine.engine import opened
 from bench_lib.engine.pace import Pace
 from bench_lib.engine.settings import Settings, Side
-from bench_lib.engine.sides import differences
 from bench_lib.engine.suite import Suite
+from bench_lib.environment.fingerprint import difference
 from bench_lib.launch import catalogue
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import (
@@ -369,7 +369,7 @@ def test_differences_of_the_environments_are_named(bed):
     bed.sides["B"] = Side(environment={"OMP_NUM_THREADS": "3"})
     bed.run("x", pairs=2)
     changes = bed.history_of("B").records["x"].changes
-    assert differences(bed.environments["A"], bed.environments["B"]) == changes
+    assert difference(bed.environments["A"], bed.environments["B"]) == changes
     assert "torch 2.9.0 -> 2.10.0" in changes
     assert any(line.startswith("OMP_NUM_THREADS ") and line.endswith(" -> 3") for line in changes)
 
@@ -378,7 +378,7 @@ def test_what_is_not_known_of_a_container_is_no_difference(bed):
     bed.b.versions = {"torch": "2.10.0", "python": "3.11.7"}
     bed.sides["B"] = Side("python3", {}, ("docker", "run"))
     bed.run("x", pairs=2)
-    found = differences(bed.environments["A"], bed.environments["B"])
+    found = difference(bed.environments["A"], bed.environments["B"])
     assert "torch 2.9.0 -> 2.10.0" in found
     assert not [line for line in found if " cache " in line]
 

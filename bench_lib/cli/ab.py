@@ -187,7 +187,7 @@ def _compare(
     from bench_lib.engine import pace
     from bench_lib.engine.engine import opened
     from bench_lib.engine.settings import Settings
-    from bench_lib.engine.sides import mixed_conditions
+    from bench_lib.engine.suite import mixed_conditions
     from bench_lib.studies import ab as comparing
 
     last_pace = pace.read(folder, device.key)

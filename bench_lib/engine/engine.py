@@ -5,24 +5,34 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import queue
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from bench_lib.engine import processes
 from bench_lib.engine.device import HeldDevice
 from bench_lib.engine.devicelock import DeviceBusyError
 from bench_lib.engine.processes import Address, CpuPart
-from bench_lib.engine.settings import MEASURING, REMEASURING, Outcome, Settings
-from bench_lib.engine.sides import place, problem_of
+from bench_lib.engine.settings import (
+    MEASURING,
+    REMEASURING,
+    Outcome,
+    Settings,
+    Side,
+    does_not_start,
+)
 from bench_lib.engine.suite import Suite
 from bench_lib.environment import fingerprint
 from bench_lib.formats import many
+from bench_lib.launch import environments
 from bench_lib.launch.faults import LaunchError
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.launch.zygote import MeasureRequest, Zygote
@@ -406,6 +416,42 @@ class Engine:
                 suite.writer.end(suite.counts(), exit_status, caches=caches)
             elif suite.records:
                 suite.writer.end({}, exit_status if exit_status in history.INTERRUPTED else 0)
+
+
+def place(device: Hardware) -> str:
+    """Name one device among those of this machine."""
+    return device.uuid or f"{device.key} {device.index}"
+
+
+def problem_of(side: Side, own: Side) -> str:
+    """Name the problem of a reference, as far as it shows without a worker; empty if none does."""
+    if not side.command_prefix:
+        if (python := _interpreter(side)) is None:
+            problem = "cannot be run" if Path(side.python).exists() else "does not exist"
+            remedy = "name the Python of the accepted environment"
+            return f"the reference's interpreter {side.python} {problem}; {remedy}"
+        is_ours = python == _interpreter(own) and side.environment == own.environment
+        if is_ours and not side.label:
+            return (
+                f"the reference {side} is this environment itself, so there is nothing to "
+                "compare; name the accepted environment, or use `same` for an A/A comparison"
+            )
+    try:
+        environments.ask(side.python, side.environment, side.command_prefix)
+    except LaunchError as error:
+        return does_not_start(side, error)
+    return ""
+
+
+def _interpreter(side: Side) -> tuple[str, str] | None:
+    """Return the folder of an interpreter, and what the interpreter is; None if there is none.
+
+    Interpreters of virtual environments are links to one file.
+    """
+    path = shutil.which(side.python)
+    if path is None:
+        return None
+    return os.path.realpath(Path(path).parent), os.path.realpath(path)
 
 
 Part = TypeVar("Part")

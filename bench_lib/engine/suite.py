@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 from bench_lib import backends, reasons
 from bench_lib.engine import commands, past
 from bench_lib.engine.settings import PLANNED, Outcome, Settings
-from bench_lib.engine.sides import differences, mixed_conditions
 from bench_lib.environment import fingerprint
 from bench_lib.findings import Note
 from bench_lib.formats import many, some
@@ -132,8 +131,8 @@ class Suite:
 
     def disturbed(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
-        unmeasured = ((record, self._unmeasured(record)) for record in self.records.values())
-        return [record for record, v in unmeasured if v and v.status is Status.INVALID]
+        unjudged = (r for r in self.judged() if r.case.id not in self._evidenced)
+        return [record for record in unjudged if record.status is Status.INVALID]
 
     def to_look_into(self, which: str) -> list[Record]:
         """Return the records whose kernels are to be profiled, by the setting ``kernels``.
@@ -147,7 +146,7 @@ class Suite:
         measured = [
             record
             for record in self.judged()
-            if self._unmeasured(record) is None
+            if record.case.id in self._evidenced
             and not record.case.launch.cold
             and record.case.workload not in commands.WORKLOADS
         ]
@@ -240,7 +239,7 @@ class Suite:
         """Name what differs from the reference where it judges, or from the baseline."""
         if self._reference and any(verdict.against == REFERENCE for verdict in verdicts):
             theirs = self._reference.began.get(case.id)
-            return [] if theirs is None else differences(theirs, self.began[case.id])
+            return [] if theirs is None else fingerprint.difference(theirs, self.began[case.id])
         old = self._accepted_in(self.records[case.id])
         new = self._outcomes[case.id].environment
         return [] if old is None else fingerprint.difference(old, new)
@@ -268,19 +267,21 @@ class Suite:
         return judged
 
     def _judge_cases(self) -> dict[str, list[Verdict]]:
-        suite: dict[str, Evidence] = {}
+        evidenced: dict[str, Evidence] = {}
         unfit: dict[str, list[Verdict]] = {}
+        decides_alone = self._reference is not None and not self._settings.by_baseline
+        against = REFERENCE if decides_alone else PINNED
         for case_id, record in self.records.items():
-            verdict = self._unmeasured(record)
-            if verdict is None:
-                try:
-                    suite[case_id] = self._evidence(record, self._outcomes[case_id])
-                except ValueError as error:
-                    verdict = Verdict(Status.ERROR, "run", str(error))
+            try:
+                verdict = self._unmeasured(record)
+                if verdict is None:
+                    evidenced[case_id] = self._evidence(record, self._outcomes[case_id])
+            except ValueError as error:
+                verdict = Verdict(Status.ERROR, "run", str(error), against=against)
             if verdict is not None:
                 unfit[case_id] = [verdict]
-        self._evidenced = suite
-        return judge.judge(suite) | unfit
+        self._evidenced = evidenced
+        return judge.judge(evidenced) | unfit
 
     def _unmeasured(self, record: Record) -> Verdict | None:
         """Return the verdict of a case that leaves nothing to judge; None if there is something.
@@ -292,14 +293,10 @@ class Suite:
             return _unmeasured(record)
         sides = {reference.side: reference.records.get(case.id), self.side: record}
         verdicts = {n: v for n, r in sides.items() if r is not None and (v := _unmeasured(r))}
-        try:
-            pairs = [] if verdicts else self._pairs(record)
-        except ValueError as error:
-            return Verdict(Status.ERROR, "run", str(error), against=REFERENCE)
         if verdicts:
             status = worst({verdict.status for verdict in verdicts.values()})
             reason = "; ".join(f"{name}: {verdict.reason}" for name, verdict in verdicts.items())
-        elif not pairs:
+        elif not self._pairs(record):
             status, reason = Status.INVALID, "no pair was measured on both sides"
         elif differing := mixed_conditions(
             case, self.hardware_of(record), {s.side: s.began[case.id] for s in (reference, self)}
@@ -513,6 +510,19 @@ class Suite:
     def counts(self) -> dict[str, int]:
         """Return how many cases have each status."""
         return Counter(r.status.value for r in self.records.values() if r.status is not None)
+
+
+def mixed_conditions(
+    case: Case, device: Hardware, environments: Mapping[str, Environment]
+) -> list[str]:
+    """Name the conditions that differ between two sides; unknown ones are not compared."""
+    first, second = environments
+    a, b = (acceptance.conditions_of(case, device, side) for side in environments.values())
+    return [
+        f"{name} {a[name]} on {first} and {b[name]} on {second}"
+        for name in sorted(a.keys() & b.keys())
+        if None not in (a[name], b[name]) and a[name] != b[name]
+    ]
 
 
 def _accepted(baseline: Baseline | None) -> str | None:

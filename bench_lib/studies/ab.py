@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench_lib.engine.engine import Engine
 from bench_lib.engine.pace import Pace
-from bench_lib.engine.sides import differences
+from bench_lib.environment.fingerprint import difference
 from bench_lib.formats import many
 from bench_lib.launch.faults import LaunchError
 from bench_lib.model import Case, Environment, ProcessSummary, Record, Status, Verdict
@@ -90,7 +90,7 @@ def compare(engine: Engine, cases: Sequence[Case]) -> Compared:
     return Compared(
         [row_of(record, engine.suite.pairs_of(record.case.id)) for record in records],
         environments,
-        differences(environments["A"], environments["B"]),
+        difference(environments["A"], environments["B"]),
         {name: engine.suites[name].writer.run_id for name in environments},
         {name: engine.suites[name].writer.path for name in environments},
         stopped,
