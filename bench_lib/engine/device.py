@@ -118,15 +118,11 @@ class HeldDevice:
         workers cannot be started at all, and before anything is measured where a reference was
         asked for and cannot be.
         """
-        is_needed = not self._positions and not self._settings.reference_is_optional
         outcomes: dict[str, Outcome] = {}
         with spoken(self._settings, case) as enter:
             request = replace(PLAIN, enter=enter)
             for process in range(self._settings.processes):
-                sides = self._sides_of(case, process)
-                if is_needed and process == 0 and self._problem:
-                    raise LaunchError(self._problem)
-                for new in self._round(case, process, sides, request):
+                for new in self._round(case, process, request):
                     before = outcomes.get(new.side)
                     attempts = [*(before.attempts if before else ()), *new.attempts]
                     outcomes[new.side] = replace(new, attempts=attempts)
@@ -161,41 +157,39 @@ class HeldDevice:
             for case in cases:
                 with spoken(self._settings, case) as enter:
                     request = replace((asked or {}).get(case.id, PLAIN), enter=enter)
-                    sides = self._sides_of(case, process)
-                    outcomes = self._round(case, process, sides, request)
+                    outcomes = self._round(case, process, request)
                 yield outcomes
         finally:
             for processes in self._sides.values():
                 processes.drop(process)
 
     def open(self, process: int) -> None:
-        """Open a process of each side, so that both are there at once; raises LaunchError."""
+        """Open a process of each side, so that both are there at once; raises LaunchError.
+
+        A reference that was asked for must start before anything is measured.
+        """
         for processes in self._sides.values():
             processes.begin()  # so that all import torch at the same time
         for name in in_turn(list(self._sides), process):
             # The first case tries again to start what failed.
             with contextlib.suppress(CaseFault):
                 try:
-                    with self._named(name):
-                        self._sides[name].open(process)
+                    self._sides[name].open(process)
                 except LaunchError as error:
                     self._do_without(name, error)
+                    is_first = process == 0 and not self._positions
+                    if is_first and not self._settings.reference_is_optional:
+                        raise LaunchError(self._problem) from error
 
     def _do_without(self, side: str, error: LaunchError) -> None:
         """Note why the reference cannot be measured; raise where nothing else judges."""
         if side != self._reference or not self._settings.by_baseline:
-            raise error
+            raise self._named(side, error)
         self._problem = does_not_start(self._settings.sides[side], error)
 
-    @contextlib.contextmanager
-    def _named(self, side: str) -> Iterator[None]:
+    def _named(self, side: str, error: LaunchError) -> LaunchError:
         """Name the side in what stops the whole run, where neither side is the run's own."""
-        try:
-            yield
-        except LaunchError as error:
-            if self._settings.by_baseline:
-                raise
-            raise LaunchError(f"{side}: {error}") from error
+        return error if self._settings.by_baseline else LaunchError(f"{side}: {error}")
 
     def _sides_of(self, case: Case, process: int) -> list[str]:
         """Return the sides that measure a case; if there are two, each has a process open by then.
@@ -305,21 +299,18 @@ class HeldDevice:
         left it.  If it fails, the case is measured as it is.
         """
         with contextlib.suppress(LaunchError):
-            process, self._companion = self._companion or self._fork(), None
+            process, self._companion = self._companion, None
+            process = process or self._sides[self._candidate].fork()
             process.take_turn()
             self._companion = process
 
-    def _fork(self) -> WorkerProcess:
-        return self._sides[self._candidate].fork()
-
-    def _round(
-        self, case: Case, process: int, sides: Sequence[str], request: MeasureRequest
-    ) -> list[Outcome]:
+    def _round(self, case: Case, process: int, request: MeasureRequest) -> list[Outcome]:
         """Measure a case in one process of each side; which is first alternates.
 
         If the hardware disturbed the second half of a pair, both are measured again: the
         first would not be of the same minute.
         """
+        sides = self._sides_of(case, process)
         position = self._positions.setdefault(case.id, len(self._positions))
         order = in_turn(sides, process + position)
         halves: dict[str, list[Attempt]] = {}
@@ -343,9 +334,8 @@ class HeldDevice:
             request = replace(request, keeps=True)
             if self._settings.by_baseline:  # of the reference only times are compared
                 request = replace(request, known={NUMERICS, COUNTS})
-        with self._named(side):
-            self._hold_for(case)
-            attempts = self._attempts(case, process, side, request)
+        self._hold_for(case)
+        attempts = self._attempts(case, process, side, request)
         if side == self._reference and attempts[-1].measurement is None:
             self._without_reference.add(case.id)
         return attempts
@@ -428,7 +418,7 @@ class HeldDevice:
             attempt = replace(attempt, skipped=str(reason))
         except CaseFault as error:
             if is_full(error.fault):
-                raise cannot_write(error.fault) from error
+                raise self._named(side, cannot_write(error.fault)) from error
             attempt = replace(attempt, fault=error.fault)
         except LaunchError as error:
             self._do_without(side, error)
@@ -527,7 +517,7 @@ class HeldDevice:
             return known.bursts
         begin_s = time.monotonic()
         try:
-            with contextlib.closing(self._fork()) as process:
+            with contextlib.closing(self._sides[self._candidate].fork()) as process:
                 calibration = process.calibrate()  # has it multiply matrices for some 3 s
         except LaunchError as error:
             self._settings.say(
@@ -611,7 +601,7 @@ class HeldDevice:
         """Hold and watch all devices of this host that a case's ranks use, and not only this one.
 
         The others stay held, and the ranks' processes open, until a case uses other devices.
-        Raises DeviceBusyError where somebody else keeps one, LaunchError without a launcher.
+        Raises DeviceBusyError where somebody else keeps one.
         """
         used = self._used_by(case)
         if used != self._devices_of_ranks:
@@ -655,7 +645,7 @@ class HeldDevice:
             return []
         try:
             command = self._command_for(case, self._settings.sides[self._candidate])
-        except CaseSkipped:
+        except (CaseSkipped, LaunchError):  # which the case will say
             return []
         devices = self._all_devices
         used = devices if command.hosts != 1 else devices[: case.launch.ranks]

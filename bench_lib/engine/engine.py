@@ -6,13 +6,11 @@ import contextlib
 import functools
 import math
 import os
-import queue
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -462,31 +460,24 @@ def _at_once(work: Mapping[HeldDevice, Iterator[Part]], take: Callable[[Part], N
 
     If one raises, so does this, after the others have ended.
     """
-    done: queue.SimpleQueue[tuple[Part] | None] = queue.SimpleQueue()
-    stopping = threading.Event()
-
-    def work_on(parts: Iterator[Part]) -> None:
-        try:
-            for part in parts:
-                done.put((part,))
-                if stopping.is_set():
-                    return
-        finally:
-            done.put(None)
-
+    failed: BaseException | None = None
     with ThreadPoolExecutor(max(1, len(work))) as pool:
-        devices = [pool.submit(work_on, parts) for parts in work.values()]
         try:
-            for _ in devices:
-                while (item := done.get()) is not None:
-                    take(item[0])
+            running = {pool.submit(next, parts, None): parts for parts in work.values()}
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    parts = running.pop(future)
+                    if (error := future.exception()) is not None:
+                        failed = failed or error
+                    elif (part := future.result()) is not None:
+                        take(part)
+                        running[pool.submit(next, parts, None)] = parts
         except BaseException:
-            stopping.set()
             for held in work:
                 held.close()  # or the pool would wait for what is being measured
             raise
-        for device in devices:
-            device.result()
+    if failed is not None:
+        raise failed
 
 
 def _turn(record: Record) -> tuple[bool, int, float]:
