@@ -191,20 +191,19 @@ def _unfit(case: CaseSamples, tolerance: float) -> Verdict | None:
 
 
 def _contrast(case: CaseSamples) -> Contrast:
-    from bench_lib.verdict.judge import by_origin
-    from bench_lib.verdict.statistics.change import Contrast
+    from bench_lib.verdict.statistics.change import Contrast, grouped
 
     sign = -1 if case.metric.more_is_better else 1
     new, old = (
-        [(sign * p.log_median, Origin(p.run, p.device)) for p in side.values()]
+        [(Origin(p.run, p.device), sign * p.log_median) for p in side.values()]
         for side in (case.candidate, case.baseline)
     )
-    before = by_origin(old)
+    before = grouped((origin, value) for origin, value in old if origin.run)
     return Contrast(
-        candidate=[value for value, _ in new],
-        baseline=[value for value, _ in old],
-        candidate_origins=[origin for _, origin in new],
-        baseline_origins=[origin for _, origin in old],
+        candidate=[value for _, value in new],
+        baseline=[value for _, value in old],
+        candidate_origins=[origin for origin, _ in new],
+        baseline_origins=[origin for origin, _ in old],
         history=[before] if before else [],
     )
 

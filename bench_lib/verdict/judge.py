@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -44,7 +43,7 @@ from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.pairing import TIMES
 from bench_lib.verdict.severity import NOT_COMPARED, SLOWER, worst
-from bench_lib.verdict.statistics.change import Contrast
+from bench_lib.verdict.statistics.change import Contrast, grouped
 from bench_lib.verdict.statistics.iterations import TRUST
 
 
@@ -183,12 +182,15 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         metric,
         against,
         Contrast(
-            [value for value, _ in new],
-            [value for value, _ in old],
+            [value for _, value in new],
+            [value for _, value in old],
             evidence.planned,
-            candidate_origins=[origin for _, origin in new],
-            baseline_origins=[origin for _, origin in old],
-            history=[by_origin(_placed(metric, era, state)) for era in evidence.earlier()],
+            candidate_origins=[origin for origin, _ in new],
+            baseline_origins=[origin for origin, _ in old],
+            history=[
+                grouped(one for one in _placed(metric, era, state) if one[0].run)
+                for era in evidence.earlier()
+            ],
             family=evidence.family,
         ),
         metric.tolerance_in(evidence.limits) or 0.0,
@@ -199,20 +201,11 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
 
 def _placed(
     metric: Metric, processes: Sequence[ProcessSummary], state: str | None
-) -> list[tuple[float, Origin]]:
-    """Return the logarithms of the processes' values, more being worse, and where each ran."""
+) -> list[tuple[Origin, float]]:
+    """Return where each process ran, and the logarithm of its value, more being worse."""
     sign = -1.0 if metric.more_is_better else 1.0
     known = metric.known(processes, state)
-    return [(sign * math.log(process.values[metric.name]), process.origin) for process in known]
-
-
-def by_origin(values: Sequence[tuple[float, Origin]]) -> dict[Origin, list[float]]:
-    """Return values of any unit by where their processes ran, without those of unknown runs."""
-    groups: dict[Origin, list[float]] = defaultdict(list)
-    for value, origin in values:
-        if origin.run:
-            groups[origin] += [value]
-    return groups
+    return [(process.origin, sign * math.log(process.values[metric.name])) for process in known]
 
 
 def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.findings import Interleaved, NotInterleaved, Overruled, SlowerThanBaseline
-from bench_lib.model import Origin, ProcessSummary, Status, Verdict
+from bench_lib.model import ProcessSummary, Status, Verdict
 from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Pairing
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
 from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.severity import SLOWER
-from bench_lib.verdict.statistics.change import AGREEING, LEAST_PAIRS, Contrast, compare, paired
+from bench_lib.verdict.statistics.change import (
+    AGREEING,
+    LEAST_PAIRS,
+    Contrast,
+    compare,
+    grouped,
+    paired,
+)
 
 _FINE = (Status.OK, Status.IMPROVED)
 _REPLACED = (*SLOWER, Status.NOISY, Status.IMPROVED, Status.INVALID)
@@ -105,11 +111,10 @@ def _alike(metric: Metric, evidence: Evidence, like: Sequence[ProcessSummary]) -
 
     Their values were measured as those of ``like``.
     """
-    runs: dict[Origin, list[float]] = defaultdict(list)
-    if states := metric.states(like):
-        for side in evidence.references.values():
-            for process in metric.known(side, *states):
-                runs[process.origin] += [math.log(process.values[metric.name])]
+    if not (states := metric.states(like)):
+        return []
+    known = [p for side in evidence.references.values() for p in metric.known(side, *states)]
+    runs = grouped((process.origin, math.log(process.values[metric.name])) for process in known)
     return [group for group in runs.values() if len(group) > 1]
 
 

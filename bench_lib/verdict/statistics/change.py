@@ -16,9 +16,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +98,8 @@ MIDDLE = 0.6744897501960817
 
 
 RUN, DEVICE = "run", "device"
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -178,11 +181,13 @@ class Contrast:
     def groups(self) -> list[Sequence[float]]:
         """Logarithms that differ by chance alone."""
         new, old = self.candidate, self.baseline or ()
-        candidate = [
-            [new[i] for i in at] for at in _device_groups(len(new), self.candidate_origins)
+        sides = (new, self.candidate_origins), (old, self.baseline_origins)
+        groups = [
+            [side[i] for i in at]
+            for side, origins in sides
+            for at in _device_groups(len(side), origins)
         ]
-        accepted = [[old[i] for i in at] for at in _device_groups(len(old), self.baseline_origins)]
-        return [group for group in (*candidate, *accepted, *self.alike) if group]
+        return [group for group in (*groups, *self.alike) if group]
 
     @property
     def is_pairs(self) -> bool:
@@ -197,8 +202,6 @@ class Contrast:
         every level; the weights' differences, squared, add up.  0 where a process does not know
         its level, and for pairs, which share everything.
         """
-        if self.baseline is None or not self.candidate_origins or not self.baseline_origins:
-            return {RUN: 0.0, DEVICE: 0.0}
         new, old = self.candidate_origins, self.baseline_origins
         return {
             RUN: _apart([origin.run for origin in new], [origin.run for origin in old]),
@@ -211,16 +214,22 @@ def _device_groups(count: int, origins: Sequence[Origin]) -> list[list[int]]:
 
     All are together if a device is unknown, or devices have too few each to show the spread.
     """
-    by_device: dict[str, list[int]] = defaultdict(list)
-    for position, origin in enumerate(origins):
-        by_device[origin.device] += [position]
+    by_device = grouped((origin.device, position) for position, origin in enumerate(origins))
     is_known = by_device and "" not in by_device and count - len(by_device) >= AGREEING
     return [*by_device.values()] if is_known else [[*range(count)]]
 
 
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return the values of each key, in their order."""
+    groups: dict[Key, list[Value]] = defaultdict(list)
+    for key, value in pairs:
+        groups[key] += [value]
+    return groups
+
+
 def _apart(candidate: Sequence[str], baseline: Sequence[str]) -> float:
     """Return what two sides' levels of a component do not share; 0 where one is unknown."""
-    if "" in candidate or "" in baseline:
+    if "" in candidate or "" in baseline or not candidate or not baseline:
         return 0.0
     # In whole numbers, so that what is shared adds nothing at all.
     weights: dict[str, int] = defaultdict(int)
@@ -412,11 +421,9 @@ def _within(contrast: Contrast, reach: float) -> Contrast:
 def _ordinary_of_side(
     values: Sequence[float], origins: Sequence[Origin], reach: float
 ) -> tuple[Sequence[float], Sequence[Origin]]:
-    """Return a side's ordinary values and their origins; all where too many are not."""
+    """Return a side's ordinary values and their origins, as far as each device's values show."""
     devices = _device_groups(len(values), origins)
     ordinary = [at[i] for at in devices for i in _ordinary([values[i] for i in at], reach)]
-    if len(values) - len(ordinary) > len(values) / MOST_DISTURBED:
-        return values, origins
     return [values[i] for i in ordinary], origins and [origins[i] for i in ordinary]
 
 
@@ -525,29 +532,33 @@ def _past(
     by_device = [_by_device(case) for case in measured]
     apart = drawn(pooled([[case] for case in by_device]))
     runs = np.array([sum(map(len, case)) for case in measured], dtype=np.intp)
-    counts = [[len(own) for era in c.history for own in era.values()] for c in contrasts]
-    thinned = np.array([sum([1 / n for n in case]) for case in counts]) / np.maximum(1, runs)
+    thinned = [sum([1 / len(own) for era in c.history for own in era.values()]) for c in contrasts]
     # What processes add to a run's mean.  If it were not subtracted, two or three runs that moved
     # together would allow for any run at all.
-    of_process = np.where(within.degrees > 0, within.variance, 0.0) * thinned
+    of_process = np.where(within.degrees > 0, within.variance, 0.0) * thinned / np.maximum(1, runs)
     most = np.where(runs < LEAST_RUNS, MOST_APART**2, np.inf)
     less = np.minimum(most, np.maximum(0.0, between.variance - of_process))
     run = Estimates(np.where(runs > 0, less, between.variance), between.degrees)
     inside = between.where(between.degrees > 0, within)
     devices = np.array([len(case) for case in by_device])
     chance = np.where(inside.degrees > 0, inside.variance, 0.0) * devices / np.maximum(1, runs)
-    observed = np.maximum(0.0, apart.variance - chance)
-    device = _with_guess(observed, apart.degrees, devices, guess, is_unmeasured)
-    return run, device, int(runs.max())
+    observed = Estimates(np.maximum(0.0, apart.variance - chance), devices - 1.0)
+    squares = GUESS_WEIGHT * guess**2 + observed.degrees * observed.variance
+    with_guess = Estimates(
+        squares / (GUESS_WEIGHT + observed.degrees),
+        np.minimum(GUESS_DEGREES, GUESS_WEIGHT + apart.degrees),
+    )
+    is_observed = (apart.degrees > 0) & (devices >= np.where(is_unmeasured, LEAST_RUNS, 2))
+    device = observed.where(is_unmeasured, with_guess)
+    guessed = Estimates(guess**2, np.full(len(guess), GUESS_DEGREES))
+    return run, device.where(is_observed, guessed), int(runs.max())
 
 
 def _of_one_run(contrast: Contrast) -> list[Sequence[float]]:
     """Return groups of processes of one run and device each."""
-    current: dict[Origin, list[float]] = defaultdict(list)
     origins = contrast.candidate_origins or [Origin()] * len(contrast.candidate)
-    for value, origin in zip(contrast.candidate, origins, strict=True):
-        current[origin] += [value]
-    return [*(values for era in contrast.history for values in era.values()), *current.values()]
+    current = grouped(zip(origins, contrast.candidate, strict=True))
+    return [values for era in (*contrast.history, current) for values in era.values()]
 
 
 def _between_runs(cases: Sequence[Sequence[Sequence[tuple[str, float]]]]) -> Estimates:
@@ -574,24 +585,8 @@ def _between_runs(cases: Sequence[Sequence[Sequence[tuple[str, float]]]]) -> Est
 
 def _by_device(eras: Sequence[Sequence[tuple[str, float]]]) -> list[float]:
     """Return the mean of each known device's runs."""
-    devices: dict[str, list[float]] = defaultdict(list)
-    for era in eras:
-        for device, mean in era:
-            if device:
-                devices[device] += [mean]
+    devices = grouped((device, mean) for era in eras for device, mean in era if device)
     return [sum(means) / len(means) for means in devices.values()]
-
-
-def _with_guess(
-    observed: Floats, degrees: Floats, devices: Floats, guess: Floats, is_unmeasured: Flags
-) -> Estimates:
-    """Return how far devices are apart: a guess by family, and the variance that was seen."""
-    others = devices - 1.0
-    combined = (GUESS_WEIGHT * guess**2 + others * observed) / (GUESS_WEIGHT + others)
-    estimates = Estimates(combined, np.minimum(GUESS_DEGREES, GUESS_WEIGHT + degrees))
-    estimates = Estimates(observed, others).where(is_unmeasured, estimates)
-    is_observed = (degrees > 0) & (devices >= np.where(is_unmeasured, LEAST_RUNS, 2))
-    return estimates.where(is_observed, Estimates(guess**2, np.full(len(guess), GUESS_DEGREES)))
 
 
 def guessed_device(family: str) -> float:
@@ -752,8 +747,6 @@ class _Suite:
         certain = _quantiles(last.degrees, 1 - ALPHA / len(sd)) + _quantiles(last.degrees, POWER)
         reach = np.maximum(suspect, tolerated + certain * in_the_end)
         tolerance = np.where(unshared > 0, np.expm1(bound), self.tolerances)
-        low, high = _growths(estimate - half), _growths(estimate + half)
-        detectable = _growths(reach) - 1
         process, error = self.process.each(), first.each()
         parts = [
             [Part(part.variance, part.degrees, component) for part in estimates.each()]
@@ -763,8 +756,9 @@ class _Suite:
             Comparison(
                 *(contrast, 0, float(estimate[i]), float(self.shift[i]), process[i], error[i]),
                 [of_cases[i] for of_cases in parts if of_cases[i].variance > 0],
-                *(float(tolerance[i]), (float(low[i]), float(high[i]))),
-                *(float(slower[i]), float(faster[i]), float(detectable[i])),
+                float(tolerance[i]),
+                (growth(estimate[i] - half[i]), growth(estimate[i] + half[i])),
+                *(float(slower[i]), float(faster[i]), growth(reach[i]) - 1),
             )
             for i, contrast in enumerate(self.contrasts)
         ]
@@ -774,10 +768,6 @@ def _quantiles(degrees: Floats, p: float) -> Floats:
     from scipy.special import stdtrit  # noqa: PLC0415 - as above
 
     return np.asarray(stdtrit(np.minimum(degrees, MOST_DEGREES), p))
-
-
-def _growths(logarithms: Floats) -> Floats:
-    return np.exp(np.minimum(logarithms, MOST_LOG))
 
 
 def growth(logarithm: float) -> float:
