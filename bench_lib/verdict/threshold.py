@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bench_lib.findings import Bounded, Note, OtherState
 from bench_lib.model import Status, Verdict
@@ -21,27 +22,26 @@ CONFIRMED = 3
 
 def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     """Compare a metric with one baseline, by its rule; nothing if a side does not have it."""
-    if metric.rule is Rule.EXACT:
-        return _exact(metric, evidence, against)
     sides = (evidence.candidate, evidence.references[against])
-    if not all(map(metric.known, sides)):
-        return []
     try:
         state = metric.common_state(*sides)
     except ValueError:
-        if against != PINNED:
+        if against != PINNED or not all(map(metric.known, sides)):
             return []
         states = " or ".join(sorted(s or "unknown" for s in metric.states(evidence.candidate)))
         value = min(metric.values(evidence.candidate))
         verdict = Verdict(Status.INCOMPARABLE, metric.tells, value=value, unit=metric.unit)
         return [verdict.finding(OtherState("caches", states))]
     new, old = (metric.values(side, state) for side in sides)
+    if not old and metric.assumed is not None:
+        old = [metric.assumed]
     if not new or not old:
         return []
+    is_exact = metric.rule is Rule.EXACT
     sign = -1.0 if metric.more_is_better else 1.0
     new, before = (sorted([sign * value for value in side]) for side in (new, old))
     least, most, tolerance = _bounds(metric, evidence, before)
-    if metric.counts is Counts.MOST:
+    if metric.counts is Counts.MOST and not is_exact:
         value, was = statistics.median(new), statistics.median(before)
         tested = new[len(new) // 4]  # three in four are as bad, or worse
     else:
@@ -51,19 +51,19 @@ def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     if value > most:
         agree = tested > most and _is_confirmed(metric, evidence, len(new))
         status = Status.REGRESSED if agree else Status.SUSPECT
+    elif is_exact and status is Status.OK:
+        return []
     value, was, most = sign * value, sign * was, sign * most
-    is_beyond, is_confirmed = status in SLOWER, status is not Status.SUSPECT
-    finding = Bounded(metric.name, most, state or "", is_beyond, is_confirmed)
+    verdict = Verdict(
+        *(status, metric.tells, "", value, was, metric.unit), tolerance=tolerance, against=against
+    )
+    is_beyond = status in SLOWER
+    if is_exact:
+        return [verdict.finding(Note(metric.worse if is_beyond else metric.better))]
+    finding = Bounded(metric.name, most, state or "", is_beyond, status is not Status.SUSPECT)
     a, b = (value, was) if metric.more_is_better else (was, value)
     ratio = b / a if a > 0 else math.inf
-    verdict = Verdict(
-        *(status, metric.tells, "", value, was, metric.unit),
-        ratio=ratio if math.isfinite(ratio) else None,
-        tolerance=tolerance,
-        against=against,
-        findings=[finding],
-    )
-    return [verdict]
+    return [replace(verdict.finding(finding), ratio=ratio if math.isfinite(ratio) else None)]
 
 
 def _bounds(
@@ -74,6 +74,8 @@ def _bounds(
     Below the first figure a value is better, beyond the second it is worse; the third is the
     tolerance between them.
     """
+    if metric.rule is Rule.EXACT:
+        return before[-1], before[-1], 0.0
     if metric.bound is not None:
         bound = metric.bound(evidence)
         return -math.inf, -bound if metric.more_is_better else bound, bound
@@ -83,28 +85,6 @@ def _bounds(
         most = max(most, metric.floor)
     least = before[0] - abs(before[0]) * tolerance - metric.allowance
     return least, most, tolerance
-
-
-def _exact(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
-    """Return a verdict where the worst process differs from the baseline's worst."""
-    worst = min if metric.more_is_better else max
-    new = metric.values(evidence.candidate)
-    old = metric.values(evidence.references[against])
-    value, was = worst(new, default=None), worst(old, default=metric.assumed)
-    if value is None or was is None or value == was:
-        return []
-    status, effect = Status.IMPROVED, metric.better
-    if worst(value, was) == value:
-        is_confirmed = _is_confirmed(metric, evidence, len(new))
-        status, effect = Status.REGRESSED if is_confirmed else Status.SUSPECT, metric.worse
-    return [
-        Verdict(
-            *(status, metric.tells, "", value, was, metric.unit),
-            tolerance=0.0,
-            against=against,
-            findings=[Note(effect)],
-        )
-    ]
 
 
 def _is_confirmed(metric: Metric, evidence: Evidence, measured: int) -> bool:
