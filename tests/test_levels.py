@@ -16,7 +16,6 @@ from bench_lib.verdict.statistics.levels import (
     LEAST_SD,
     NOTHING_KNOWN,
     PRIOR_CHANGE,
-    History,
     Series,
     changes,
     correlation_of,
@@ -35,12 +34,8 @@ def nights(seed: int, sd: float = 0.002, rise: float = 0.006, at: int = 7, count
     return values
 
 
-def history_of(values, devices) -> History:
-    return History.of(np.asarray(values), devices)
-
-
-def series_of(history: History, spread: Estimate | None = None, numbers=None):
-    return Series(history, numbers or range(len(history.values)), spread or NOTHING_KNOWN)
+def series_of(values, devices, spread: Estimate = NOTHING_KNOWN, numbers=None) -> Series:
+    return Series(numbers or range(len(values)), np.asarray(values), devices, spread)
 
 
 def correlated(rho: float, count: int, nights: int, seed: int = 7):
@@ -54,16 +49,18 @@ def correlated(rho: float, count: int, nights: int, seed: int = 7):
 def alike(rho: float, count: int, nights: int, steps: int = 0):
     values = correlated(rho, count, nights)
     values[:steps, nights // 2 :] += 0.01
-    return [series_of(history_of(each, ["a"] * nights)) for each in values]
+    return [series_of(each, ["a"] * nights) for each in values]
 
 
 # --- a few nights --------------------------------------------------------------------------
 
 
-def expected(series: Series, devices, sign: float, rho: float = 0.0, drift: bool = False):
+def expected(series: Series, rho: float, sign: float = 1.0, window: slice | None = None):
+    drift, window = window is not None, window or slice(None)
     history, spread = series.history, series.spread
-    numbers = np.array(series.nights)
-    values, count = sign * history.values, len(history.values)
+    devices, values = series.devices[window], sign * history.values[window]
+    count = len(values)
+    numbers = np.array(range(count) if drift else series.nights)
     known = sorted(set(devices)) if len(set(devices)) > 1 else []
     where = np.array([[device == each for each in known] for device in devices], dtype=float)
     prior = DEVICES**2 / history.variance
@@ -100,10 +97,10 @@ def expected(series: Series, devices, sign: float, rho: float = 0.0, drift: bool
 @pytest.mark.parametrize("spread", [NOTHING_KNOWN, Estimate(2e-6, 5.0)], ids=["own", "others'"])
 @pytest.mark.parametrize(("at", "rho"), [(2, 0.0), (7, 0.0), (7, 0.6)])
 def test_a_rise_and_a_fall_are_weighed_as_by_generalized_least_squares(devices, spread, at, rho):
-    history = history_of(nights(1, at=at) + [0.01 * (each == "b") for each in devices], devices)
-    series = series_of(history, spread, [0, 1, 3, 4, 5, 6, 7, 11, 12, 13, 14, 15])
+    values = nights(1, at=at) + [0.01 * (each == "b") for each in devices]
+    series = series_of(values, devices, spread, [0, 1, 3, 4, 5, 6, 7, 11, 12, 13, 14, 15])
     for sign, found in zip((1.0, -1.0), series.rise_and_fall(rho), strict=True):
-        each, degrees = expected(series, devices, sign, rho)
+        each, degrees = expected(series, rho, sign)
         evidence = each[:, 0] + each[:, 1]
         most = int(evidence.argmax())
         total = -math.inf if most >= 9 else logsumexp(evidence[:9])
@@ -116,19 +113,17 @@ def test_a_rise_and_a_fall_are_weighed_as_by_generalized_least_squares(devices, 
 @pytest.mark.parametrize("devices", [ONE, THREE], ids=["one", "three"])
 @pytest.mark.parametrize("rho", [0.0, 0.6])
 def test_a_level_drifts_in_windows(devices, rho):
-    series = series_of(history_of(nights(1, at=8), devices))
+    series = series_of(nights(1, at=8), devices)
     fit = series.fit(rho, windows=np.array([range(10), range(2, 12)]))
     for window, first in enumerate((0, 2)):
-        held = slice(first, first + 10)
-        history = History(series.history.values[held], None, None, series.history.variance)
-        each, degrees = expected(Series(history, range(10)), devices[held], 1.0, rho, drift=True)
+        each, degrees = expected(series, rho, window=slice(first, first + 10))
         assert fit.degrees == degrees
         found = [fit.factors[window], fit.sizes[window], fit.errors[window]]
         assert np.array(found) == pytest.approx(each[:, [0, 2, 3]].T, rel=1e-7)
 
 
 def test_the_first_night_of_the_higher_level_is_named():
-    risen, fallen = series_of(history_of(nights(2, sd=0.0005), ONE)).rise_and_fall()
+    risen, fallen = series_of(nights(2, sd=0.0005), ONE).rise_and_fall()
     assert (risen.index, risen.degrees) == (7, 10)
     assert risen.evidence > math.log(1000)
     assert fallen.evidence < 0
@@ -137,7 +132,7 @@ def test_the_first_night_of_the_higher_level_is_named():
 @pytest.mark.parametrize(("later", "is_told"), [(2, False), (3, True)])
 def test_two_nights_at_the_end_are_odd_nights(later, is_told):
     values = nights(3, sd=0.0005, rise=0.02, at=12 - later)
-    risen, _ = series_of(History(values, np.zeros((12, 0)), values, 2.5e-7)).rise_and_fall()
+    risen, _ = series_of(values, ONE).rise_and_fall()
     assert risen.index == 12 - later
     assert math.isfinite(risen.evidence) is is_told
 
@@ -153,7 +148,7 @@ def test_levels_that_changed_are_not_taken_for_correlation():
 
 
 def test_equal_nights_have_an_error_of_what_nights_never_agree_better_than():
-    risen, _ = series_of(history_of([0.0] * 6, ["a"] * 6)).rise_and_fall()
+    risen, _ = series_of([0.0] * 6, ["a"] * 6).rise_and_fall()
     assert risen.size == 0.0
     least = math.sqrt(6 * LEAST_SD**2 / 4)
     assert risen.error == pytest.approx(least * math.sqrt(1 / risen.index + 1 / (6 - risen.index)))
@@ -161,8 +156,7 @@ def test_equal_nights_have_an_error_of_what_nights_never_agree_better_than():
 
 def test_a_fall_that_is_beyond_all_doubt_is_no_rise():
     values = nights(5, sd=0.0001, rise=-0.5, count=200, at=100)
-    whole = History(values, np.zeros((200, 0)), values, 1e-8)
-    risen, fallen = series_of(whole, Estimate(1e-8, 1e4)).rise_and_fall()
+    risen, fallen = series_of(values, ["a"] * 200, Estimate(1e-8, 1e4)).rise_and_fall()
     assert fallen.evidence > 700
     assert fallen.size == pytest.approx(0.5, abs=1e-3)
     assert risen.size < 0.01

@@ -12,7 +12,6 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +33,7 @@ from bench_lib.verdict.statistics.levels import (
     LEAST_CHANGE,
     LEAST_LENGTH,
     LEAST_SD,
-    NOTHING_KNOWN,
     Change,
-    Floats,
-    History,
     Series,
     correlation_of,
 )
@@ -115,49 +111,6 @@ def times(
     }
 
 
-@dataclass(frozen=True)
-class _Level:
-    """One series of nights that is to have one level."""
-
-    nights: Sequence[int]
-    """Numbers of the nights, rising."""
-    values: Floats
-    """Logarithms, one a night."""
-    devices: Sequence[str]
-    spread: Estimate = NOTHING_KNOWN
-    """What processes, and other cases, show of the spread between nights."""
-
-    @cached_property
-    def history(self) -> History:
-        """The nights with odd ones drawn in."""
-        return History.of(self.values, self.devices)
-
-    @property
-    def series(self) -> Series:
-        """The nights, to be explained by one level or two."""
-        return Series(self.history, self.nights, self.spread)
-
-    def rise_and_fall(self, correlation: float, price: float) -> list[Change | None]:
-        """Return where the level rose, and fell, if that is worth its price and large enough."""
-        if len(self.nights) < LEAST_LENGTH:
-            return [None, None]
-        return [
-            change if change.evidence >= price and change.size >= LEAST_CHANGE else None
-            for change in self.series.rise_and_fall(correlation)
-        ]
-
-    def since_last_fall(self, correlation: float, price: float) -> _Level:
-        """Return the level since it fell last: a gain may be lost again."""
-        _, fall = self.rise_and_fall(correlation, price)
-        if fall is None:
-            return self
-        later = slice(fall.index, None)
-        since = replace(
-            self, nights=self.nights[later], values=self.values[later], devices=self.devices[later]
-        )
-        return since.since_last_fall(correlation, price)
-
-
 class _Rise(NamedTuple):
     """A case whose level rose and stayed."""
 
@@ -178,20 +131,30 @@ def over_nights(
     """
     calendar = _calendar(run for case in cases.values() for run in case.runs)
     price = math.log(max(1, len(cases)) / DOUBT)
+    measured, spreads = _measured(cases.values(), calendar)
+    correlation = correlation_of([x for x in measured if len(x.nights) >= LEAST_LENGTH])
+
+    def rise_and_fall(level: Series) -> list[Change | None]:
+        if len(level.nights) < LEAST_LENGTH:
+            return [None, None]
+        return [
+            change if change.evidence >= price and change.size >= LEAST_CHANGE else None
+            for change in level.rise_and_fall(correlation)
+        ]
+
     fell: dict[str, str] = {}
-    levels: dict[str, _Level] = {}
-    measured = _levels(cases.values(), calendar)
-    correlation = correlation_of([x.series for x in measured if len(x.nights) >= LEAST_LENGTH])
-    for case_id, full in zip(cases, measured, strict=True):
-        level = full.since_last_fall(correlation, price)
-        if level is not full:
+    levels: dict[str, Series] = {}
+    for case_id, full, spread in zip(cases, measured, spreads, strict=True):
+        level = replace(full, spread=spread)
+        while (fall := rise_and_fall(level)[1]) is not None:  # a gain may be lost again
+            level = level.since(fall.index)
             fell[case_id] = calendar[level.nights[0]][0].time
         if len(level.nights) >= LEAST_LENGTH and level.nights[-1] == len(calendar) - 1:
             levels[case_id] = level
     rises = [
         _Rise(level.nights[risen.index], case_id, level.nights, risen)
         for case_id, level in zip(levels, _knowing_each_other(list(levels.values())), strict=True)
-        if (risen := level.rise_and_fall(correlation, price)[0]) is not None
+        if (risen := rise_and_fall(level)[0]) is not None
     ]
     # What began on one night, or on the next, is one: the exact night is rarely known.
     together: list[list[_Rise]] = []
@@ -239,10 +202,12 @@ def _calendar(runs: Iterable[CaseRun]) -> list[list[CaseRun]]:
     return nights
 
 
-def _levels(cases: Iterable[CaseNights], calendar: Sequence[Sequence[CaseRun]]) -> list[_Level]:
-    """Return the nights of each case since it was last reported slower."""
+def _measured(
+    cases: Iterable[CaseNights], calendar: Sequence[Sequence[CaseRun]]
+) -> tuple[list[Series], list[Estimate]]:
+    """Return each case's nights since it was last reported slower, and its processes' spread."""
     number_of = {run.run_id: n for n, night in enumerate(calendar) for run in night}
-    levels, processes = [], []
+    series, processes = [], []
     for case in cases:
         tonight = case.runs[-1].processes
         nights: dict[int, dict[str, dict[str, float]]] = {}
@@ -258,9 +223,8 @@ def _levels(cases: Iterable[CaseNights], calendar: Sequence[Sequence[CaseRun]]) 
         processes.append([list(held.values()) for _, held in chosen.values()])
         since = {n: night for n, night in chosen.items() if n >= first}
         values = [statistics.median(held.values()) for _, held in since.values()]
-        levels.append(_Level(list(since), np.array(values), [d for d, _ in since.values()]))
-    spreads = _spreads(processes)
-    return [replace(x, spread=spread) for x, spread in zip(levels, spreads, strict=True)]
+        series.append(Series(list(since), np.array(values), [d for d, _ in since.values()]))
+    return series, _spreads(processes)
 
 
 def _spreads(cases: Sequence[Sequence[Sequence[float]]]) -> list[Estimate]:
@@ -286,7 +250,7 @@ def _spreads(cases: Sequence[Sequence[Sequence[float]]]) -> list[Estimate]:
     return spreads
 
 
-def _knowing_each_other(levels: Sequence[_Level]) -> list[_Level]:
+def _knowing_each_other(levels: Sequence[Series]) -> list[Series]:
     """Add the spread between nights of the other cases to each, as far as cases are alike."""
     values = [level.history.level for level in levels]
     own = Estimates(

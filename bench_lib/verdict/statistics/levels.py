@@ -21,7 +21,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,12 +159,26 @@ class _Fit:
 
 @dataclass(frozen=True)
 class Series:
-    """The nights of a case, as what is to be explained."""
+    """The nights of a case, to be explained by one level or two."""
 
-    history: History
     nights: Sequence[int]
     """Their numbers, rising; some may be missing."""
+    values: Floats
+    """Logarithms (nights,)."""
+    devices: Sequence[str]
+    """Each night's."""
     spread: Estimate = NOTHING_KNOWN
+    """What else is known of the spread between nights."""
+
+    @cached_property
+    def history(self) -> History:
+        """The nights with odd ones drawn in."""
+        return History.of(self.values, self.devices)
+
+    def since(self, index: int) -> Series:
+        """Return the nights from one on, by its index."""
+        nights, values, devices = self.nights[index:], self.values[index:], self.devices[index:]
+        return replace(self, nights=nights, values=values, devices=devices)
 
     def rise_and_fall(self, correlation: float = 0.0) -> tuple[Change, Change]:
         """Return where the level most likely rose and where it fell, the fall's size above zero.
@@ -173,7 +188,7 @@ class Series:
         """
         from scipy.special import stdtr  # noqa: PLC0415 - slow, and most sessions judge nothing
 
-        fit = self.fit(correlation, self.spread)
+        fit = self.fit(correlation)
         drawn = fit.wider / (1 + fit.wider)
 
         def most_likely(sizes: Floats) -> Change:
@@ -190,7 +205,6 @@ class Series:
     def fit(
         self,
         correlation: float,
-        spread: Estimate = NOTHING_KNOWN,
         windows: NDArray[np.intp] | None = None,
         least_sd: float = LEAST_SD,
     ) -> _Fit:
@@ -200,7 +214,7 @@ class Series:
         Without any it is all nights.  ``correlation`` is that of successive nights, 0 to 1;
         ``least_sd`` is in logarithms.
         """
-        values, effects = self.history.values, self.history.devices
+        values, effects, spread = self.history.values, self.history.devices, self.spread
         # In units of a night's precision.
         prior = [0.0] + [self.history.variance / DEVICES**2] * effects.shape[1]
         gaps, change = np.diff(self.nights), PRIOR_CHANGE**2
@@ -250,15 +264,16 @@ def changes(log_values: Sequence[float], devices: Sequence[str]) -> list[Change]
     nights = len(log_values)
     if nights < LEAST_LENGTH:
         return []
-    series = Series(History.of(np.asarray(log_values), devices), range(nights))
+    series = Series(range(nights), np.asarray(log_values), devices)
     length = min(nights, CORRELATED)
     parts = np.add.outer(range(nights % length, nights, length), range(length))
     correlation = correlation_of([series], parts)
     spread = Estimate(series.history.variance / (1 - correlation), PRIOR_DEGREES)
+    series = replace(series, spread=spread)
     candidates: list[tuple[Change, range]] = []
     for length in sorted({min(nights, window) for window in WINDOWS}):
         begins = [*range(0, nights - length, length // 4), nights - length]
-        fit = series.fit(correlation, spread, np.add.outer(begins, range(length)))
+        fit = series.fit(correlation, np.add.outer(begins, range(length)))
         evidence = np.logaddexp.reduce(fit.factors[:, INNER], axis=-1)
         for i in np.flatnonzero(evidence >= math.log(nights / FALSE)):
             most = int(fit.factors[i, INNER].argmax()) + INNER.start
@@ -275,12 +290,12 @@ def changes(log_values: Sequence[float], devices: Sequence[str]) -> list[Change]
 def correlation_of(series: Collection[Series], windows: NDArray[np.intp] | None = None) -> float:
     """Return the correlation of successive nights, 0 to 1, most likely over all series.
 
-    ``windows`` are of successive nights (windows, nights).  What is known of the spread from
-    elsewhere would hide how nights move.
+    ``windows`` are of successive nights (windows, nights).  No series may know of the spread from
+    elsewhere, which would hide how nights move.
     """
     best, most = 0.0, -math.inf
     for correlation in CORRELATIONS:
-        fits = [case.fit(correlation, NOTHING_KNOWN, windows, LEAST_SPREAD) for case in series]
+        fits = [case.fit(correlation, windows, LEAST_SPREAD) for case in series]
         likelihood = math.fsum(float(fit.log_likelihood.sum()) for fit in fits)
         if likelihood <= most:
             break
