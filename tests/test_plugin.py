@@ -421,6 +421,21 @@ def test_the_tier_fits_the_machine_and_can_be_chosen(suite):
     run("-k", "beta").assert_outcomes(passed=1, deselected=1)
 
 
+def test_a_case_that_lost_its_baseline_by_a_rename_is_named(suite, pytester):
+    run = suite()
+    for case_id in ("alpha", "bravo", "gamma"):
+        accept(pytester, case_id, TEN_MS)
+    line = (
+        "1 case of the baseline not run (bravo); after a rename, change the name in "
+        "baselines/cpu-test-2c.json too"
+    )
+    assert run().stdout.str().splitlines().count(line) == 1
+    for part in (["-k", "beta"], ["perf_tests/test_steps.py::test_step[beta]"]):
+        run(*part).stdout.no_fnmatch_line("*of the baseline not run*")
+    accept(pytester, "beta", TEN_MS)
+    run().stdout.no_fnmatch_line("*of the baseline not run*")
+
+
 def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester, monkeypatch):
     run = suite()
     result = run("--perf-processes", "5")

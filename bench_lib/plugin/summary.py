@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench_lib import formats
-from bench_lib.model import Record, Status
+from bench_lib.model import Record, Status, UserError
 from bench_lib.plugin.measuring import SILENT, PerfSession
 from bench_lib.plugin.reports import VerdictRepr, lines_of
 from bench_lib.report import console, render
@@ -110,6 +111,8 @@ def write(terminal: Any, session: PerfSession) -> None:
         say(f"stopped: {session.failed}", red=True)
     for line in _before_next(session, records):
         say(line)
+    if not terminal.stats.get("deselected") and (renamed := _perhaps_renamed(session, records)):
+        say(renamed)
     folder = _shown(run.path.parent)
     end = f"{console.counted(session.suite.counts())}; run {run.run_id} in {folder}"
     say(f"{end}; -v lists all cases" if len(listed) < len(records) else end)
@@ -141,6 +144,24 @@ def _before_next(session: PerfSession, records: list[Record]) -> list[str]:
         return [f"see above what disturbed {formats.many(disturbed, 'case')}; fix that first"]
     objection = _too_unsteady(records)
     return [objection] if objection else []
+
+
+def _perhaps_renamed(session: PerfSession, records: list[Record]) -> str:
+    """Name the baseline's cases that a whole folder did not measure, if others have no baseline."""
+    is_whole = not session.interrupted and all(map(os.path.isdir, session.config.args))
+    if not is_whole or all(record.status is not Status.NO_BASELINE for record in records):
+        return ""
+    file = session.engine.baselines_of(session.device().key)
+    gone = file.measured.keys() - {record.case.id for record in records}
+    with contextlib.suppress(UserError):  # no matrix, or a bad one that no test reads
+        gone -= {case.id for cases in session.cases.values() for case in cases}
+    if not gone:
+        return ""
+    return (
+        f"{formats.many(len(gone), 'case')} of the baseline not run "
+        f"({formats.some(sorted(gone), console.NAMED)}); after a rename, change the name in "
+        f"{_shown(file.path)} too"
+    )
 
 
 def _next_step(session: PerfSession, records: list[Record]) -> str:
