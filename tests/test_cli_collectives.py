@@ -171,9 +171,3 @@ def test_every_command_of_the_page_runs(run):
     assert len(commands) >= 3
     for words in commands:
         assert run(*words.split()).status == 0, words
-
-
-def test_the_page_names_every_flag(run):
-    flags = set(re.findall(r"--[a-z0-9-]+", run("--help").out)) - {"--help"}
-    text = PAGE.read_text()
-    assert {flag for flag in flags if f"`{flag}`" not in text} == set()
