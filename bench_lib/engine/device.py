@@ -114,9 +114,7 @@ class HeldDevice:
         """Measure a case in every process, interleaved with the reference if there is one.
 
         The outcome of the side in question comes first.  A fault or a skip ends the case early; if
-        the hardware disturbs one process, the next may still come out well.  Raises LaunchError if
-        workers cannot be started at all, and before anything is measured where a reference was
-        asked for and cannot be.
+        the hardware disturbs one process, the next may still come out well.  Raises LaunchError.
         """
         outcomes: dict[str, Outcome] = {}
         with spoken(self._settings, case) as enter:
@@ -139,6 +137,8 @@ class HeldDevice:
         self._hold_for(case)
         with spoken(self._settings, case) as enter:
             attempt = self._attempt(case, 0, self._candidate, replace(PLAIN, enter=enter))
+        is_measured = attempt.measurement is not None
+        attempt = replace(attempt, accepted=is_measured, discarded=None, invalid=False)
         return self._outcome(case, [attempt], self._candidate)
 
     def measure_again(
@@ -150,8 +150,7 @@ class HeldDevice:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
         ``asked`` has, by case, how it is to be measured, if not as usual.  Yields each case's
-        outcomes, that of the side in question first.  Raises LaunchError if workers cannot be
-        started at all.
+        outcomes, that of the side in question first.  Raises LaunchError.
         """
         try:
             for case in cases:
@@ -191,19 +190,6 @@ class HeldDevice:
         """Name the side in what stops the whole run, where neither side is the run's own."""
         return error if self._settings.by_baseline else LaunchError(f"{side}: {error}")
 
-    def _sides_of(self, case: Case, process: int) -> list[str]:
-        """Return the sides that measure a case; if there are two, each has a process open by then.
-
-        Where a baseline judges, too, a case of several ranks is paired only where it is
-        measured again, and a reference that cannot measure a case is left out.
-        """
-        is_first_of_ranks = case.launch.ranks > 1 and process < self._settings.processes
-        lacks = self._problem or case.id in self._without_reference or is_first_of_ranks
-        if self._reference is None or (lacks and self._settings.by_baseline):
-            return [self._candidate]
-        self.open(process)
-        return list(self._sides)
-
     def profile(
         self, cases: Iterable[Case], side: str | None = None
     ) -> Iterator[tuple[Case, KernelTable | str]]:
@@ -211,8 +197,7 @@ class HeldDevice:
 
         A profiler stays in its process, so these measure nothing afterwards.  Yields each case with
         its kernels, or why there are none; for several ranks they are those of the first.  Raises
-        LaunchError where workers cannot be started at all, DeviceBusyError if somebody keeps a
-        device of several ranks.
+        LaunchError and DeviceBusyError.
         """
         processes = self._sides[self._candidate if side is None else side]
         process: WorkerProcess | None = None
@@ -227,12 +212,10 @@ class HeldDevice:
                             process = process or processes.fork()
                             kernels = process.profile(case)
                     yield case, kernels
-                except CaseSkipped as reason:
-                    yield case, str(reason)
-                except CaseFault as error:
-                    if case.launch.ranks == 1:
+                except (CaseSkipped, CaseFault) as reason:
+                    if isinstance(reason, CaseFault) and case.launch.ranks == 1:
                         process = None
-                    yield case, str(error)
+                    yield case, str(reason)
         finally:
             processes.drop_ranks()
             if process is not None:
@@ -255,9 +238,7 @@ class HeldDevice:
         self._extra_pids += pids
         described = self._sides[self._candidate].described
         environment = replace(fingerprint.with_versions(described, versions), threads=threads)
-        attempt = self._with_measurement(self._blank(case, 0), measurement, began_s)
-        if cause := self._disturbed_by(case, attempt):
-            attempt = replace(attempt, accepted=False, discarded=cause, invalid=True)
+        attempt = self._with_measurement(case, self._blank(case, 0), measurement, began_s)
         attempt = replace(attempt, environment=history.reference(environment))
         return Outcome(case, [attempt], environment, self.device)
 
@@ -307,10 +288,17 @@ class HeldDevice:
     def _round(self, case: Case, process: int, request: MeasureRequest) -> list[Outcome]:
         """Measure a case in one process of each side; which is first alternates.
 
-        If the hardware disturbed the second half of a pair, both are measured again: the
-        first would not be of the same minute.
+        Where a baseline judges, too, a case of several ranks is paired only where it is measured
+        again, and a reference that cannot measure a case is left out.  If the hardware disturbed
+        the second half of a pair, both are measured again: the first would not be of the same
+        minute.
         """
-        sides = self._sides_of(case, process)
+        sides = [self._candidate]
+        is_first_of_ranks = case.launch.ranks > 1 and process < self._settings.processes
+        lacks = self._problem or case.id in self._without_reference or is_first_of_ranks
+        if self._reference is not None and not (lacks and self._settings.by_baseline):
+            self.open(process)
+            sides = list(self._sides)
         position = self._positions.setdefault(case.id, len(self._positions))
         order = in_turn(sides, process + position)
         halves: dict[str, list[Attempt]] = {}
@@ -354,11 +342,11 @@ class HeldDevice:
         The second is taken as it is, and discarded if the hardware disturbs it, too.
         """
         first = self._attempt(case, process, side, request)
-        cause, measurement = self._disturbed_by(case, first), first.measurement
-        why = cause or (disturbance(measurement) if measurement is not None else None)
+        measurement = first.measurement
+        why = first.discarded or (measurement and disturbance(measurement))
         if measurement is None or why is None:
             return [first]
-        if cause is None and request.keeps and measurement.compile_s is not None:
+        if not first.invalid and request.keeps and measurement.compile_s is not None:
             # What compiling leaves behind slows the host: on an H100 a step of 3.1 ms took 4.6 ms
             # until a fresh process found the compiled code.
             self._sides[side].drop(process)
@@ -368,11 +356,7 @@ class HeldDevice:
         if second.measurement is not None and measurement.numerics is not None:
             repeated = replace(second.measurement, numerics=measurement.numerics)
             second = replace(second, measurement=repeated)
-        reason = f"{why}; measured again"
-        first = replace(first, accepted=False, discarded=reason, invalid=cause is not None)
-        if (cause := self._disturbed_by(case, second)) is not None:
-            second = replace(second, accepted=False, discarded=cause, invalid=True)
-        return [first, second]
+        return [replace(first, accepted=False, discarded=f"{why}; measured again"), second]
 
     def _attempt(self, case: Case, process: int, side: str, request: MeasureRequest) -> Attempt:
         begin = time.monotonic()
@@ -413,7 +397,7 @@ class HeldDevice:
             if numerics is not None:
                 measurement = replace(measurement, numerics=numerics)
             self._in_bursts.setdefault(case.id, measurement.state == IN_BURSTS)
-            return self._with_measurement(attempt, measurement, begin)
+            return self._with_measurement(case, attempt, measurement, begin)
         except CaseSkipped as reason:
             attempt = replace(attempt, skipped=str(reason))
         except CaseFault as error:
@@ -439,23 +423,38 @@ class HeldDevice:
         )
 
     def _with_measurement(
-        self, attempt: Attempt, measurement: Measurement, began_s: float
+        self, case: Case, attempt: Attempt, measurement: Measurement, began_s: float
     ) -> Attempt:
+        """Add a measurement and its telemetry, and say how the hardware disturbed it if it did."""
         if self.device.uuid is not None:  # NVML's and torch's spellings differ
             measurement = replace(measurement, device_uuid=self.device.uuid)
         measured_s = time.monotonic()
         telemetry = self._telemetry_during(measurement)
+        of_ranks = self._telemetry_of_ranks(measurement)
         if warning := validity.kept_from_cpus(measurement, telemetry, self.device):
             measurement = replace(measurement, warnings=[*measurement.warnings, warning])
         ended_s = time.monotonic()
         phases_s = {**measurement.phases_s, "telemetry": round(ended_s - measured_s, 4)}
         other_s = ended_s - began_s - math.fsum(phases_s.values())
+        causes = [
+            validity.blame(telemetry, self.device),
+            validity.blame_ranks(telemetry, of_ranks, self.device),
+        ]
+        # Busy programs make nothing faster, so a measurement that is not slower is fine, unless it
+        # is half of a pair: the other half was not disturbed in the same way.
+        if self._reference is not None or validity.is_slower(
+            measurement, self._accepted(case), case.limits.tolerance
+        ):
+            causes.append(warning)
+        cause = "; ".join(filter(None, causes)) or None
         return replace(
             attempt,
             measurement=replace(measurement, phases_s={}),
             telemetry=telemetry,
-            telemetry_of_ranks=self._telemetry_of_ranks(measurement),
-            accepted=True,
+            telemetry_of_ranks=of_ranks,
+            accepted=cause is None,
+            discarded=cause,
+            invalid=cause is not None,
             took_s=round(ended_s - began_s, 3),
             phases_s={**phases_s, "other": round(max(0.0, other_s), 4)},
         )
@@ -534,35 +533,20 @@ class HeldDevice:
             self._settings.say(f"the next run repeats the calibration of bursts: {cause}")
         return calibration.bursts
 
-    def _disturbed_by(self, case: Case, attempt: Attempt) -> str | None:
-        """Say how the hardware disturbed a measurement; None if it did not, or there is none."""
-        if attempt.measurement is None:
-            return None
-        causes = (
-            validity.blame(attempt.telemetry, self.device),
-            validity.blame_ranks(attempt.telemetry, attempt.telemetry_of_ranks, self.device),
-            # Busy programs make nothing faster, so a measurement that is not slower is fine, unless
-            # it is half of a pair: the other half was not disturbed in the same way.
-            validity.kept_from_cpus(attempt.measurement, attempt.telemetry, self.device)
-            if self._reference is not None
-            or validity.is_slower(attempt.measurement, self._accepted(case), case.limits.tolerance)
-            else None,
-        )
-        return "; ".join(filter(None, causes)) or None
-
     def _telemetry_between(self, begin_s: float, end_s: float, *pids: int) -> Telemetry | None:
         """Return the telemetry of a stretch, without what this device gives when idle and cool."""
         watcher = self._watchers[self.device.index]
         telemetry = watcher.window(begin_s, end_s, own=self._own_pids(*pids))
-        if telemetry is None or validity.held_back(without(telemetry, self._set_aside)) is None:
-            return telemetry and without(telemetry, self._set_aside)
-        stuck = stuck_at_c(watcher.samples())
-        for reason in sorted(stuck.keys() - self._set_aside):
-            self._set_aside.add(reason)
-            self._settings.say(
-                f"{self.device.key}: {reason} is ignored, because the device also reports it "
-                f"when idle, at {stuck[reason]:.0f} °C"
-            )
+        if telemetry is None:
+            return None
+        if validity.held_back(without(telemetry, self._set_aside)) is not None:
+            stuck = stuck_at_c(watcher.samples())
+            for reason in sorted(stuck.keys() - self._set_aside):
+                self._set_aside.add(reason)
+                self._settings.say(
+                    f"{self.device.key}: {reason} is ignored, because the device also reports it "
+                    f"when idle, at {stuck[reason]:.0f} °C"
+                )
         return without(telemetry, self._set_aside)
 
     def _own_pids(self, *pids: int) -> list[int]:
@@ -657,10 +641,7 @@ class HeldDevice:
         return list(backends.detect() if devices is None else devices)
 
     def _ranks_for(self, side: Side, case: Case) -> Ranks:
-        """Return ranks that could measure a case, other launches ended if it must be alone.
-
-        Raises CaseSkipped and LaunchError.
-        """
+        """Return ranks that could measure a case, other launches ended if it must be alone."""
         command = self._command_for(case, side)
         if command.is_alone:
             for name, processes in self._sides.items():

@@ -76,11 +76,7 @@ class Engine:
     # ---- opening and closing --------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the history and read the baselines.
-
-        Raises HistoryError, BaselineError, and LaunchError for a reference that was asked for and
-        cannot be used.
-        """
+        """Open the history and the baselines; raises HistoryError, BaselineError, LaunchError."""
         settings = self.settings
         if self.suites or settings.history is None:
             return
@@ -125,8 +121,7 @@ class Engine:
         """Start workers for whoever holds the device: another process of this run, or this one.
 
         They import what they need, keep to a part of the CPUs, and open no device yet.  Returns by
-        side what another process needs to join them.  If some do not start, whoever holds the
-        device finds out.
+        side what another process needs to join them; who holds the device finds out if some fail.
         """
         at = place(device)
         for name, side in self.settings.sides.items():
@@ -134,25 +129,6 @@ class Engine:
                 with contextlib.suppress(LaunchError):
                     self._shared[at, name] = processes.share(side, device, part)
         return {n: address for (where, n), (_, address) in self._shared.items() if where == at}
-
-    def _use_started(self, held: HeldDevice) -> None:
-        """Have a device use the workers that have started, unless it would start different ones.
-
-        Our own stay for whoever holds it next.
-        """
-        for name in self.settings.sides:
-            key = place(held.device), name
-            if key in self._shared:
-                workers, address = self._shared[key]
-                if processes.would_start(address):
-                    held.use(name, workers, are_lent=True)
-                else:
-                    self._shared.pop(key)
-                    workers.close()
-            elif name in self._joins:
-                joined = processes.joined(self._joins[name])
-                if joined is not None:
-                    held.use(name, joined)
 
     def release(self, *, but: str = "") -> None:
         """End the workers, and let go of the devices, except the one at a place."""
@@ -171,15 +147,28 @@ class Engine:
             self._shared = {}
 
     def _hold(self, device: Hardware) -> HeldDevice:
-        """Hold a device from now on; raises DeviceBusyError."""
+        """Hold a device from now on, with the workers that have started; raises DeviceBusyError.
+
+        Our own stay for whoever holds it next, unless different ones would start now.
+        """
         at = place(device)
-        if at not in self._held:
-            for held in self._held.values():
-                held.leave_others()  # this may be one of them
-            accepted = functools.partial(self._accepted, device.key)
-            self._held[at] = HeldDevice(device, self.settings, accepted=accepted)
-            self._use_started(self._held[at])
-        return self._held[at]
+        if at in self._held:
+            return self._held[at]
+        for other in self._held.values():
+            other.leave_others()  # this may be one of them
+        accepted = functools.partial(self._accepted, device.key)
+        held = self._held[at] = HeldDevice(device, self.settings, accepted=accepted)
+        for name in self.settings.sides:
+            if (at, name) in self._shared:
+                workers, address = self._shared[at, name]
+                if processes.would_start(address):
+                    held.use(name, workers, are_lent=True)
+                else:
+                    self._shared.pop((at, name))
+                    workers.close()
+            elif name in self._joins and (joined := processes.joined(self._joins[name])):
+                held.use(name, joined)
+        return held
 
     def _accepted(self, key: str, case: Case) -> Sequence[ProcessSummary]:
         """Return what is accepted on a kind of hardware; nothing where it does not judge."""
@@ -197,10 +186,7 @@ class Engine:
         return self.suite.records[case.id]
 
     def measure_together(self, cases: Sequence[Case], process: int) -> None:
-        """Measure cases in one fresh process of each side, and write them down.
-
-        Raises LaunchError and HistoryError.
-        """
+        """Measure cases in one fresh process of each side; raises LaunchError, HistoryError."""
         self.settings.progress.begin(MEASURING, [[case.id for case in cases]])
         self._measure_in(process, {self.held: cases})
 
@@ -228,10 +214,9 @@ class Engine:
         """Measure in fresh processes what looks different, and once what the hardware disturbed.
 
         All such cases of a device share its process, and devices are measured at the same time.
-        A case stays on its device; without a baseline any device measures its next pair, since it
-        measures both sides.  A case is dropped as soon as it no longer looks different.  Cases of
-        several ranks come after the others, when no device is held but the first.  Raises
-        LaunchError, DeviceBusyError and HistoryError.
+        A case is dropped as soon as it no longer looks different.  Cases of several ranks come
+        after the others, when no device is held but the first.  Raises LaunchError,
+        DeviceBusyError and HistoryError.
         """
         until_s = time.monotonic() + self.settings.budget_s
         for of_several_ranks in (False, True):
@@ -271,7 +256,10 @@ class Engine:
             self._measure_in(process, queues, until_s, asked)
 
     def _dealt(self, records: Sequence[Record]) -> dict[HeldDevice, list[Case]]:
-        """Hold devices of this run; return the cases that each takes again, in their order."""
+        """Hold devices of this run; return the cases that each takes again, in their order.
+
+        A case stays on its device; without a baseline any device measures a pair of it.
+        """
         devices = {place(d): d for d in map(self.suite.hardware_of, self.suite.records.values())}
         queues: dict[str, list[Case]] = {at: [] for at in devices}
         for record in records:
@@ -337,29 +325,24 @@ class Engine:
     def profile(self) -> None:
         """Profile the kernels of cases that changed, and of cases without a baseline.
 
-        Cases slower than their reference are profiled on both sides.  Each side's cases on a device
-        share one process.  The verdicts do not depend on it.  Raises HistoryError.
+        Each side's cases on a device share one process, and those of several ranks come after the
+        others.  The verdicts do not depend on it.  Raises HistoryError.
         """
         records = self.suite.to_look_into(self.settings.kernels)
         if not records:
             return
         everything = many(len(self.suite.records), "case")
         self.settings.say(f"profiling the kernels of {len(records)} of {everything}")
-        lane = [record.case.id for record in records]
-        self.settings.progress.begin("profiling", [lane])
+        self.settings.progress.begin("profiling", [[record.case.id for record in records]])
         try:
-            self._profile(records)
+            for of_several_ranks in (False, True):
+                chosen = [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
+                queues = self._dealt(chosen)
+                work = {held: self._profiled(held, cases) for held, cases in queues.items()}
+                _at_once(work, self._note_kernels)
+                self.release(but=place(self.device))
         except (LaunchError, DeviceBusyError) as error:
             self.settings.say(f"kernels could not be profiled: {error}")
-
-    def _profile(self, records: Sequence[Record]) -> None:
-        """Profile on all devices at the same time, and cases of several ranks after the others."""
-        for of_several_ranks in (False, True):
-            chosen = [r for r in records if (r.case.launch.ranks > 1) == of_several_ranks]
-            queues = self._dealt(chosen)
-            work = {held: self._profiled(held, cases) for held, cases in queues.items()}
-            _at_once(work, self._note_kernels)
-            self.release(but=place(self.device))
 
     def _note_kernels(self, part: tuple[str, Case, KernelTable | str]) -> None:
         side, case, result = part

@@ -146,8 +146,7 @@ class Processes:
 
         With handed choices, or cold caches, a case has a process of its own.  Of the request, ranks
         heed which results are known, and whether compiled code is kept.  After a fault the process
-        is gone.  Raises CaseSkipped or CaseFault, and LaunchError if workers cannot be started at
-        all.
+        is gone.  Raises CaseSkipped, CaseFault and LaunchError.
         """
         measured = self._measured_by_ranks if case.launch.ranks > 1 else self._measured
         try:
@@ -216,11 +215,7 @@ class Processes:
         return fingerprint.with_versions(self.described, versions)
 
     def open(self, number: int) -> WorkerProcess:
-        """Return a process, and open it unless it is open.
-
-        Raises LaunchError where none could ever be opened, or none for several cases in a row,
-        CaseFault where this one cannot.
-        """
+        """Return a process, opened unless it is open; raises LaunchError, CaseFault."""
         if number in self._open:
             return self._open[number]
         process = self._opened()
@@ -243,7 +238,8 @@ class Processes:
     def _opened(self) -> WorkerProcess:
         """Open a process, from fresh workers if the present ones ended with a case or were killed.
 
-        Raises as ``open`` does.
+        Raises LaunchError where none could ever be opened, or none for several cases in a row,
+        CaseFault where this one cannot.
         """
         are_old, tries = self._workers is not None, 0
         while True:
