@@ -188,6 +188,11 @@ def test_compile_time_may_grow_by_half_and_five_seconds(before, value, status):
     assert "with cold caches" in found.reason
 
 
+def test_of_several_compile_times_the_least_counts():
+    found = verdict("compile_time", [compiled(x) for x in (90.0, 12.0, 60.0)], [compiled(10.0)])
+    assert (found.status, found.value) == (Status.OK, 12.0)
+
+
 def test_compile_time_is_compared_only_between_equal_caches():
     new = [compiled(2.0, "warm"), compiled(30.0, "cold")]
     old = [compiled(25.0, "cold"), compiled(1.0, "warm")]
@@ -202,6 +207,8 @@ def test_compile_time_under_other_caches_is_incomparable():
     assert (found.value, found.baseline, found.unit) == (2.0, None, "s")
     assert found.against == PINNED
     assert "unknown or warm" in found.reason
+    nights = Evidence(new, make_baseline(), rolling=[compiled(60.0, "cold")] * 5)
+    assert threshold.verdicts(registered()["compile_time"], nights, ROLLING) == []
 
 
 @pytest.mark.parametrize(
@@ -295,6 +302,16 @@ HITS = Metric(
 def hit(metric: Metric, value: float, before: float) -> list[Verdict]:
     evidence = Evidence(hits(*[value] * 3), make_baseline(processes=hits(*[before] * 3)), planned=3)
     return list(map(reasons.in_words, threshold.verdicts(metric, evidence, PINNED)))
+
+
+@pytest.mark.parametrize("bound", [None, lambda _: 90.0], ids=["by the baseline", "absolute"])
+def test_less_of_what_more_is_better_of_is_worse(bound):
+    expected = {110.0: Status.OK, 90.0: Status.OK, 80.0: Status.REGRESSED}
+    found = {value: hit(replace(HITS, bound=bound), value, 100.0)[0] for value in expected}
+    assert {value: verdict.status for value, verdict in found.items()} == expected
+    assert (found[80.0].value, found[80.0].baseline, found[80.0].ratio) == (80.0, 100.0, 1.25)
+    assert found[80.0].reason.endswith(" 80 (100 in the baseline); 90 allowed")
+    assert hit(HITS, 111.0, 100.0)[0].status is Status.IMPROVED
 
 
 def test_a_metric_without_a_tolerance_tolerates_nothing():

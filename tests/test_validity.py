@@ -70,22 +70,22 @@ BESIDE = "other programs kept the CPUs 47% busy"
 @pytest.mark.parametrize(
     ("waited_s", "cpu_s", "utilization", "words"),
     [
-        (0.35, 1.0, 1.0, WAITED),
-        (0.05, 1.0, 0.6, None),
-        # Others had a third of a CPU, and a thread cannot have waited longer than that for them.
-        (0.35, 1.97, 1.0, None),
-        (0.0, 1.0, 0.985, BESIDE),
-        (None, 1.0, 0.985, BESIDE),
-        (0.0, 1.0, 0.6, None),
-        (0.0, 1.9, 0.9, None),
-        (0.35, None, 1.0, None),
-        (0.35, 1.0, None, None),
+        (0.7, 2.0, 1.0, WAITED),
+        (0.1, 2.0, 0.6, None),
+        # Others had hardly any CPU time, and no thread can have waited longer than that for them.
+        (0.7, 3.9, 1.0, None),
+        (0.0, 2.0, 0.98, BESIDE),
+        (None, 2.0, 0.98, BESIDE),
+        (0.0, 2.0, 0.6, None),
+        (0.0, 3.8, 0.9, None),
+        (0.7, None, 1.0, None),
+        (0.7, 2.0, None, None),
     ],
 )
 def test_a_measurement_beside_other_programs_says_how_they_kept_it_from_its_cpus(
     waited_s, cpu_s, utilization, words
 ):
-    seen = make_measurement(window_s=(100.0, 101.0), waited_s=waited_s, cpu_s=cpu_s)
+    seen = make_measurement(window_s=(100.0, 102.0), waited_s=waited_s, cpu_s=cpu_s)
     watched = make_telemetry(utilization=utilization)
     assert kept_from_cpus(seen, watched, replace(CPU, compute_units=2)) == words
 
@@ -221,6 +221,13 @@ def test_clocks_that_one_side_does_not_know_are_not_compared():
     assert clocks(at(None), at(1980.0)) is None
     assert clocks(at(1980.0), at(None)) is None
     assert clocks(at(1980.0, power_w=1.0), at(1500.0)).power_w is None
+
+
+@pytest.mark.parametrize(("here_mhz", "differs"), [(2200.0, False), (2300.0, True)])
+def test_a_clock_is_another_one_only_beyond_what_clocks_differ_by_from_process_to_process(
+    here_mhz, differs
+):
+    assert (clocks(at(here_mhz), at(1900.0, 2000.0, 2100.0)).change != 0.0) is differs
 
 
 @given(st.lists(st.floats(500, 2500), min_size=1), st.lists(st.floats(500, 2500), min_size=1))
