@@ -464,6 +464,14 @@ def test_creep_is_no_difference_between_runs():
     assert of_runs(compared(creeping)) < 0.001
 
 
+def test_an_acceptance_of_long_ago_is_no_neighbour_of_later_runs():
+    suite = []
+    for c in suite_of_runs(random.Random(5), runs=20):
+        accepted = {origin: [x - 0.05 for x in values] for origin, values in c.history[0].items()}
+        suite.append(replace(c, history=[accepted, c.history[1]]))
+    assert of_runs(compared(suite)) < 0.001
+
+
 def test_a_shift_of_the_whole_suite_is_the_runs_while_few_are_known():
     few, many = (
         compared(suite_of_runs(random.Random(6), runs=known, shift=[0.02] * 60))[0]
