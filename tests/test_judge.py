@@ -124,35 +124,6 @@ def test_iterations_that_no_clock_gives_are_refused(samples):
 # ---- latency ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "once", "twice"),
-    [
-        (0.03, Status.SUSPECT, Status.REGRESSED),
-        (0.0105, Status.SUSPECT, Status.SUSPECT),
-        (0.0, Status.OK, Status.OK),
-        (-0.0105, Status.OK, Status.OK),
-        (-0.03, Status.OK, Status.IMPROVED),
-    ],
-)
-def test_latency_is_suspected_by_one_process_and_decided_by_more(change, once, twice):
-    for candidate, status in (([change], once), ([change] * 2, twice)):
-        found = verdict("latency", make_processes(candidate), make_baseline(STEADY))
-        assert found.status is status
-        assert found.ratio == pytest.approx(math.exp(change), rel=1e-12)
-        assert found.value == pytest.approx(math.exp(change), rel=1e-12)
-        assert (found.metric, found.baseline, found.unit) == ("latency", 1.0, "s")
-
-
-def test_a_baseline_of_one_process_gives_suspicion_and_no_alarm():
-    for n in (1, 5):
-        verdicts = verdicts_on(make_processes([math.log(2)] * n), make_baseline((0.0,)))
-        assert overall(verdicts) is Status.SUSPECT
-        found = leading(verdicts)
-        assert (found.interval, found.detectable_effect) == (None, None)
-        assert found.ratio == pytest.approx(2.0)
-        assert "accept a baseline of five" in found.reason
-
-
 def test_the_tolerance_is_the_cases_own():
     found = verdict(
         "latency", make_processes([0.03] * 2), make_baseline(STEADY), Limits(tolerance=0.05)
@@ -270,48 +241,23 @@ def test_a_shortcoming_is_the_middle_processs_or_any_answers():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "here", "there"),
-    [
-        ("power_cap_w", 500.0, 750.0),
-        ("ptl", "off", "on, I8, F32"),
-        ("compute_partition", "CPX", "SPX"),
-        ("memory_partition", "NPS4", "NPS1"),
-        ("ranks", 8, 1),
-    ],
-)
-def test_other_conditions_are_incomparable_and_named(name, here, there):
+def test_other_conditions_are_incomparable_and_named():
     verdicts = verdicts_on(
         make_processes([1.0] * 2, finite=False),
-        make_baseline(conditions={name: there}),
+        make_baseline(conditions={"power_cap_w": 750.0}),
         rolling=make_processes(STEADY),
-        conditions={name: here},
+        conditions={"power_cap_w": 500.0},
     )
     assert verdicts == [
         Verdict(
             Status.INCOMPARABLE,
             "latency",
-            f"conditions differ from the baseline's: {name} {here}, not {there}",
+            "conditions differ from the baseline's: power_cap_w 500.0, not 750.0",
             value=math.e,
             unit="s",
-            findings=[Differs([f"{name} {here}, not {there}"])],
+            findings=[Differs(["power_cap_w 500.0, not 750.0"])],
         )
     ]
-
-
-@pytest.mark.parametrize(
-    ("here", "there"),
-    [
-        ({"power_cap_w": None}, {"power_cap_w": 750.0}),
-        ({"power_cap_w": 750.0}, {"power_cap_w": None}),
-        ({}, {"power_cap_w": 750.0}),
-        ({"power_cap_w": 750.0}, {}),
-        ({"power_cap_w": 750.0}, {"power_cap_w": 750}),
-    ],
-)
-def test_conditions_that_are_unknown_or_equal_are_compared(here, there):
-    verdicts = verdicts_on(make_processes([0.0]), make_baseline(conditions=there), conditions=here)
-    assert overall(verdicts) is Status.OK
 
 
 # ---- bursts and sustained work ----------------------------------------------------------
@@ -684,15 +630,6 @@ def test_only_a_time_too_noisy_to_judge_leaves_a_case_noisy(metric, status):
     assert (overall(verdicts), leading(verdicts).status) == (status, status)
 
 
-def test_the_limits_of_memory_and_compile_time_are_the_cases_own():
-    limits = Limits(memory=20.0, compile_time=20.0)
-    candidate = [make_process(peak_memory_bytes=100 * MIB, compile_s=100.0)]
-    old = make_processes(STEADY, peak_memory_bytes=10 * MIB, compile_s=10.0)
-    verdicts = verdicts_on(candidate, of(old), limits)
-    assert {v.metric for v in verdicts} >= {"memory", "compile_time"}
-    assert overall(verdicts) is Status.OK
-
-
 def test_caches_that_differ_leave_the_rest_of_the_case_as_it_stands():
     warm = {"compile_s": 3.0, "compile_cache": "warm"}
     old = of(make_processes(STEADY, compile_s=60.0, compile_cache="cold"))
@@ -733,7 +670,8 @@ def test_a_host_bound_case_is_judged_on_its_devices_time_too():
 
 
 def test_a_case_that_does_not_wait_for_its_host_has_one_time():
-    assert "device" not in {v.metric for v in verdicts_on([make_process()], of(bound(*STEADY)))}
+    new, old = ([replace(p, host_bound=False) for p in bound(*x)] for x in ([0.0], STEADY))
+    assert "device" not in {v.metric for v in verdicts_on(new, of(old))}
 
 
 def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():
@@ -750,7 +688,9 @@ def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():
 
 
 def test_a_device_time_that_cannot_be_compared_is_noisy_with_the_reason():
-    verdicts = verdicts_on(bound(0.0, device=None, source=None), of(bound(*STEADY)))
+    now = bound(0.0, device=None, source=None, log_throughput=0.0)
+    verdicts = verdicts_on(now, of(bound(*STEADY)))
+    assert "throughput" not in {v.metric for v in verdicts}  # which the baseline lacks
     (device,) = (v for v in verdicts if v.metric == "device")
     assert device.status is overall(verdicts) is Status.NOISY
     assert (device.value, device.unit) == (None, "s")
