@@ -217,6 +217,8 @@ def test_a_published_figure_is_compared_with_and_never_judged_by():
         "for information only; another torch; source: a table"
     )
     assert not is_suspicious([only])
+    (unread,) = verdicts_on(make_processes([0.0]), published_baseline())
+    assert unread.reason.startswith("1 s; ")
 
 
 def test_a_published_range_is_told_beside_its_middle():

@@ -214,6 +214,14 @@ def test_a_rank_whose_clock_is_far_below_the_others_is_named(first, others, slow
     assert cause is None if slow is None else cause.startswith(slow)
 
 
+@pytest.mark.parametrize(("utilization", "is_named"), [(0.4, False), (0.5, True), (None, True)])
+def test_a_rank_that_idles_half_the_time_lowers_its_clock_by_itself(utilization, is_named):
+    usual = make_telemetry(clock_mhz=2000.0)
+    slow = make_telemetry(clock_mhz=500.0, utilization=utilization)
+    cause = blame_ranks(usual, {"rank 1": usual, "rank 2": slow}, AMD)
+    assert (cause is not None) is is_named
+
+
 # ---- time x clock -----------------------------------------------------------------------
 
 
