@@ -321,13 +321,6 @@ def test_a_suite_that_got_slower_is_never_judged_better(suite, step):
 
 
 @PROPERTY
-@given(values=st.lists(EXACT, min_size=1, max_size=7), new=st.integers(1, 6), old=st.integers(1, 6))
-def test_a_constant_case_is_ok_with_a_ratio_of_one(values, new, old):
-    found = answers(asked([([value] * new, [value] * old) for value in values]))
-    assert {(v.status, v.ratio) for v in found} == {(Status.OK, 1.0)}
-
-
-@PROPERTY
 @given(sides=st.lists(SIDE, min_size=1, max_size=7), common=st.booleans())
 def test_a_candidate_of_the_baselines_own_values_is_no_change(sides, common):
     found = answers(asked([(side, side) for side in sides], common=common))

@@ -45,7 +45,7 @@ from bench_lib.model import Case, Choice, Choices, Fault, ProcessSummary, Record
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineChange, BaselineError
 from bench_lib.verdict import choices as compared
-from bench_lib.verdict.evidence import PINNED, ROLLING, Evidence
+from bench_lib.verdict.evidence import PINNED, Evidence
 from bench_lib.worker import choices
 
 BIG = {"XBLOCK": 1024, "num_stages": 1, "num_warps": 4}
@@ -327,15 +327,6 @@ def test_a_baseline_of_several_draws_hands_out_its_commonest_and_is_held_against
 def test_a_configuration_that_torch_cannot_look_up_is_not_handed():
     table = make_draw(BIG, {**BIG, "waves_per_eu": 1}).table
     assert table == {"a" * 64: BIG}
-
-
-def test_nights_of_another_draw_tell_nothing():
-    lucky = make_processes([x - 0.02 for x in TEN_MS], draw=OTHER)
-    case = evidence(of_draw(ACCEPTED, FAST), rolling=lucky)
-    assert set(case.references) == {PINNED}
-    unknown = make_processes(TEN_MS)
-    assert set(replace(case, rolling=[*lucky, *unknown]).references) == {PINNED, ROLLING}
-    assert replace(case, rolling=lucky, candidate=of_draw(OTHER, FAST)).references[ROLLING] == lucky
 
 
 # ---- what is kept -------------------------------------------------------------------------

@@ -415,26 +415,6 @@ def test_a_slow_down_beyond_the_devices_difference_is_called_on_another_device_t
     assert found.status is Status.REGRESSED
 
 
-def test_a_devices_own_processes_are_the_best_measure_of_it():
-    slow_device = on("GPU-9", [0.02, 0.0205])
-    found = verdict("latency", on("GPU-9", [0.02] * 2), of([*on("GPU-1"), *slow_device]))
-    assert found.status is Status.OK
-    assert found.reason.startswith("0.0% faster than 2 baseline processes")
-    assert found.tolerance == pytest.approx(0.01)
-
-
-def test_one_process_of_its_own_is_no_measure_of_a_device():
-    old = of([*on("GPU-1"), *on("GPU-9", [0.02])])
-    found = verdict("latency", on("GPU-9", [0.02] * 2), old)
-    assert "than 6 baseline processes" in found.reason
-    # A sixth of the baseline is of the same device, which is that much nearer.
-    usual = 2 * guessed_device("") * math.sqrt((5 / 6) ** 2 * 2)
-    assert (found.status, found.tolerance) == (
-        Status.OK,
-        pytest.approx(1.01 * math.exp(usual) - 1),
-    )
-
-
 # ---- clocks -----------------------------------------------------------------------------
 
 
