@@ -105,16 +105,6 @@ def test_both_sides_have_to_have_waited(here, there):
     assert (found.waits(), found.waits_as_before) == (bool(here), bool(here and there))
 
 
-def test_clocks_are_compared_with_each_reference_that_knows_them():
-    slow, fast = ([make_process(clock_mhz=mhz)] for mhz in (1000.0, 2000.0))
-    unknown = [make_process()]
-    found = evidence(slow, fast, nights_of(slow, 5)).clocks
-    assert found[PINNED].baseline_mhz == pytest.approx(2000.0)
-    assert found[ROLLING].baseline_mhz == pytest.approx(1000.0)
-    some = evidence(slow, unknown, nights_of(fast, 5)).clocks
-    assert [against for against, clock in some.items() if clock] == [ROLLING]
-
-
 # ---- devices ----------------------------------------------------------------------------
 
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from bench_lib.findings import ClockChange
 from bench_lib.model import Baseline, Case, Choices, Limits, ProcessSummary
-from bench_lib.verdict import validity
 from bench_lib.verdict.statistics.change import AGREEING, UNMEASURED
 
 BETWEEN_HOST_STATES = 0.10
@@ -123,14 +121,6 @@ class Evidence:
     def waits_as_before(self) -> bool:
         """Whether the device waited for its host here and in the baseline."""
         return self.waits() and mostly_waited(self.references[PINNED])
-
-    @cached_property
-    def clocks(self) -> dict[str, ClockChange | None]:
-        """How the device's clock compares, by reference; None where it cannot be."""
-        return {
-            against: validity.clocks(self.candidate, self.like(against))
-            for against in self.references
-        }
 
     def like(self, against: str) -> Sequence[ProcessSummary]:
         """Return the processes of a reference to compare with.

@@ -70,7 +70,9 @@ def judge(suite: Mapping[str, Evidence]) -> dict[str, list[Verdict]]:
         answers = [v for v in verdicts[case_id] if v.against == REFERENCE]
         others = [v for v in verdicts[case_id] if v.against != REFERENCE]
         if case_id in judged:
-            others = _with_host_bound(skip_noisy(_less_the_clock(others, evidence)), evidence)
+            if not evidence.waits():  # otherwise the clock explains nothing
+                others = [_less_the_clock(verdict, evidence) for verdict in others]
+            others = _with_host_bound(skip_noisy(others), evidence)
         combined = pairing.decided(others, answers, evidence)
         if _device_is_steady([v for v in combined if v.against == REFERENCE]):
             combined = _left_to_the_device(combined, Status.NOISY, Status.SUSPECT)
@@ -176,7 +178,7 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
     new, old = (_placed(metric, side, state) for side in (candidate, evidence.like(against)))
     if not new or not old:
         return None
-    clock = evidence.clocks[against] if metric is LEADING else None
+    clock = _clock(evidence, against) if metric is LEADING else None
     return Question(
         case_id,
         metric,
@@ -298,24 +300,15 @@ def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits
     return replace(limits, spread=min(limits.spread, max(TRUST, 4 * spread)))
 
 
-def _less_the_clock(verdicts: Sequence[Verdict], evidence: Evidence) -> list[Verdict]:
-    """Take back what the clock explains: a gap that vanishes in time × clock is the clock's.
-
-    If the device waited for the host, its clock explains nothing.
-    """
-    if evidence.waits():
-        return list(verdicts)
-    return [
-        _in_cycles(verdict, clock)
-        if of(verdict.metric).device_sets and (clock := evidence.clocks.get(verdict.against))
-        else verdict
-        for verdict in verdicts
-    ]
+def _clock(evidence: Evidence, against: str) -> ClockChange | None:
+    return validity.clocks(evidence.candidate, evidence.like(against))
 
 
-def _in_cycles(verdict: Verdict, clock: ClockChange) -> Verdict:
-    """Judge a timing's gap again in cycles of the device's clock."""
-    if verdict.ratio is None:
+def _less_the_clock(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """Take back what the clock explains: a gap that vanishes in time × clock is the clock's."""
+    if verdict.ratio is None or not of(verdict.metric).device_sets:
+        return verdict
+    if (clock := _clock(evidence, verdict.against)) is None:
         return verdict
     factor = 1 + clock.change
     difference = verdict.found(Difference)
@@ -362,12 +355,7 @@ def _with_host_bound(verdicts: list[Verdict], evidence: Evidence) -> list[Verdic
     is_steady = _device_is_steady(verdicts)
     if not evidence.waits():  # then what is SUSPECT is decided by fresh processes
         return _left_to_the_device(verdicts, Status.NOISY) if is_steady else verdicts
-    return [
-        _host_bound(verdict, evidence, device_is_steady=is_steady)
-        if of(verdict.metric).host_sets
-        else verdict
-        for verdict in verdicts
-    ]
+    return [_host_bound(verdict, evidence, device_is_steady=is_steady) for verdict in verdicts]
 
 
 def _left_to_the_device(verdicts: list[Verdict], *statuses: Status) -> list[Verdict]:
@@ -402,7 +390,8 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
     host-bound steps vary.  Beyond that it is the software's.
     """
     status, before = verdict.status, evidence.waits_as_before
-    if not before and status not in (*SLOWER, Status.NOISY):
+    is_open = before or status in (*SLOWER, Status.NOISY)
+    if not is_open or not of(verdict.metric).host_sets:
         return verdict
     is_by_chance = of(verdict.metric).rule is Rule.CHANCE
     most = 1 + (verdict.tolerance or 0.0) + (0.0 if before else BETWEEN_HOST_STATES)
@@ -412,8 +401,8 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
             status = Status.NOISY
         elif verdict.interval is None or verdict.interval[0] <= most:
             status = Status.SUSPECT
-    is_open = verdict.status in SLOWER or is_within or _cannot_tell(verdict)
-    is_replaced = device_is_steady and status is Status.NOISY and is_open
+    may_be_slower = verdict.status in SLOWER or is_within or _cannot_tell(verdict)
+    is_replaced = device_is_steady and status is Status.NOISY and may_be_slower
     allowed = BETWEEN_HOST_STATES if before and is_by_chance else 0.0
     finding = HostBound(before, allowed, device_judges=is_replaced)
     if not before or status is Status.REGRESSED:

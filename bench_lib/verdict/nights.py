@@ -190,11 +190,9 @@ def _slow_down_of(
 
 def _calendar(runs: Iterable[CaseRun]) -> list[list[CaseRun]]:
     """Put runs, one case's of each, into nights from the last one back; all in order of time."""
-    latest_first = sorted({run.run_id: run for run in runs}.values(), key=lambda run: run.time)[
-        ::-1
-    ]
+    by_id = {run.run_id: run for run in runs}
     nights: list[list[CaseRun]] = []
-    for run in latest_first:
+    for run in sorted(by_id.values(), key=lambda run: run.time, reverse=True):
         if nights and when(nights[0][-1].time) - when(run.time) <= NIGHT:
             nights[0].insert(0, run)
         else:
