@@ -126,7 +126,7 @@ def test_one_process_on_each_side_tells_nothing_of_chance():
 def test_degrees_of_a_sum_of_variances_are_satterthwaites():
     (found,) = compared(suite_of_runs(random.Random(11), device="b")[:1])
     own = found.process.variance * (1 / 2 + 1 / 5)
-    terms = [(own, found.process.degrees), *((p.variance, p.degrees) for p in found.parts)]
+    terms = [(own, found.process.degrees), *((p.variance, p.degrees) for _, p in found.parts)]
     assert len(terms) > 1
     assert found.error.variance == pytest.approx(sum(v for v, _ in terms))
     assert found.error.degrees == pytest.approx(
@@ -411,7 +411,7 @@ def suite_of_runs(
 
 def of_runs(comparisons: Sequence[Comparison]) -> float:
     return statistics.median(
-        math.sqrt(sum(p.variance for p in c.parts if p.component == RUN) / 2) for c in comparisons
+        math.sqrt(sum(p.variance for name, p in c.parts if name == RUN) / 2) for c in comparisons
     )
 
 
@@ -498,7 +498,7 @@ def test_two_runs_that_moved_together_allow_for_no_run_at_all():
     suite = suite_of_runs(random.Random(7), runs=1, case=0.05)
     loads = suite[0].loads[RUN]
     found = compared(suite)[0]
-    assert found.parts[0].variance <= change.MOST_APART**2 * loads * 1.0001
+    assert found.parts[0][1].variance <= change.MOST_APART**2 * loads * 1.0001
 
 
 # ---- a device that the baseline lacks ---------------------------------------------------
@@ -529,10 +529,7 @@ def test_a_family_that_moved_by_more_than_devices_differ_is_suspicious_as_a_whol
 
 def test_a_few_cases_on_a_new_device_cost_what_devices_usually_differ_by():
     (found, *_) = compared(suite_of_runs(random.Random(11), device="b")[:3])
-    costliest = found.costliest
-    assert costliest is not None
-    assert costliest.component == DEVICE
-    assert costliest.variance == pytest.approx(2 * guessed_device("networks") ** 2)
+    assert found.costliest == (DEVICE, pytest.approx(2 * guessed_device("networks") ** 2))
 
 
 def test_devices_are_apart_by_a_guess_and_what_was_seen():
@@ -548,7 +545,7 @@ def test_devices_are_apart_by_a_guess_and_what_was_seen():
         )
     ]
     (found,) = compared(suite)
-    (device,) = (part for part in found.parts if part.component == DEVICE)
+    (device,) = (part for name, part in found.parts if name == DEVICE)
     guess = guessed_device("")
     expected = (4 * guess**2 + 2 * 0.02**2) / 6
     assert device.variance == pytest.approx(suite[0].loads[DEVICE] * expected, rel=0.01)

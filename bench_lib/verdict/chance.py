@@ -16,12 +16,14 @@ from bench_lib.verdict.metrics.metric import Metric
 from bench_lib.verdict.statistics.change import (
     AGREEING,
     ALPHA,
+    DEVICE,
     LEAST_PAIRS,
+    USUAL,
     Comparison,
     Contrast,
     compare,
     growth,
-    usual_device,
+    guessed_device,
 )
 
 BLIND = 10
@@ -75,15 +77,15 @@ def answers(family: Sequence[Question], others: Sequence[Contrast] = ()) -> list
 def _verdict(question: Question, comparison: Comparison, moved: tuple[int, int] | None) -> Verdict:
     contrast = comparison.contrast
     status = _status(question, comparison)
-    is_blind, part = status is Status.NOISY, comparison.costliest
+    limit, variance = comparison.costliest
     difference = Difference(
         candidate=len(contrast.candidate),
         baseline=len(question.contrast.baseline or ()),
         agreeing=comparison.agreeing,
         is_certain=status in (Status.REGRESSED, Status.IMPROVED),
-        limit="process" if part is None else part.component,
-        limit_sd=math.sqrt((part or comparison.process).variance),
-        detects=comparison.detectable if is_blind else None,
+        limit=limit,
+        limit_sd=math.sqrt(variance),
+        detects=comparison.detectable if status is Status.NOISY else None,
         family=growth(comparison.shift) if comparison.shift else None,
         set_aside=comparison.set_aside,
         moved=moved,
@@ -124,7 +126,8 @@ def _status(question: Question, comparison: Comparison) -> Status:
 def _hunch(question: Question) -> Verdict:
     """Say what one process, or one pair, suggests; it cannot separate software from noise."""
     contrast, metric = question.contrast, question.metric
-    tolerance = question.tolerance + question.allowance + usual_device(contrast)
+    device = math.sqrt(contrast.loads[DEVICE]) * guessed_device(contrast.family)
+    tolerance = question.tolerance + question.allowance + USUAL * device
     slower = contrast.estimate > math.log1p(tolerance)
     single = Difference(len(contrast.candidate), len(contrast.baseline or ()))
     return Verdict(

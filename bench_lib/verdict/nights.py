@@ -173,7 +173,9 @@ def _slow_down_of(
     changes = [rise.change for rise in rises]
     size = statistics.fmean(change.size for change in changes)
     # Their errors may be common to all, so they do not shrink with the number of cases.
-    half = statistics.fmean(t_quantile(change.degrees, 0.975) * change.error for change in changes)
+    half = statistics.fmean(
+        float(t_quantile(change.degrees, 0.975)) * change.error for change in changes
+    )
     return SlowDown(
         since=calendar[first][0].time,
         run=calendar[first][0].run_id,

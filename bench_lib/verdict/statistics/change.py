@@ -138,14 +138,6 @@ class Estimates:
 
 
 @dataclass(frozen=True)
-class Part(Estimate):
-    """The variance that one component other than the process adds to a difference."""
-
-    component: str
-    """``run`` or ``device``."""
-
-
-@dataclass(frozen=True)
 class Contrast:
     """One case's two sides as logarithms, a value for each process."""
 
@@ -274,8 +266,8 @@ class Comparison:
     """Of one process, as the suite and the case together suggest."""
     error: Estimate
     """Of the difference."""
-    parts: Sequence[Part]
-    """Components besides the process that the two sides do not share."""
+    parts: Sequence[tuple[str, Estimate]]
+    """What each component, ``run`` or ``device``, adds to that where the sides do not share it."""
     tolerance: float
     """The fraction that is tolerated, with what the sides do not share and usually differ by."""
     interval: tuple[float, float]
@@ -315,11 +307,12 @@ class Comparison:
         return sum([direction * (value - before) > self.bound for value in new])
 
     @property
-    def costliest(self) -> Part | None:
-        """The component that costs more than the process, and more than the others."""
-        own = self.error.variance - sum([part.variance for part in self.parts])
-        costly = [part for part in self.parts if part.variance > own]
-        return max(costly, key=lambda part: part.variance, default=None)
+    def costliest(self) -> tuple[str, float]:
+        """The component that costs most, with its variance; for ``process``, one process's."""
+        own = self.error.variance - sum([part.variance for _, part in self.parts])
+        costs = [(part.variance, component) for component, part in self.parts]
+        cost, component = max(costs, default=(0.0, ""))
+        return (component, cost) if cost > own else ("process", self.process.variance)
 
 
 def compare(
@@ -358,13 +351,13 @@ def pooled(cases: Sequence[Sequence[Sequence[float]]]) -> Estimates:
     """Return the variance within each case's groups of log medians."""
     several = [[group for group in case if len(group) > 1] for case in cases]
     degrees = np.array([sum([len(group) - 1.0 for group in case]) for case in several])
-    squares = np.array([sum([_squares(group) for group in case]) for case in several])
+    squares = [
+        sum(
+            [(x - mean) ** 2 for group in case for mean in [sum(group) / len(group)] for x in group]
+        )
+        for case in several
+    ]
     return Estimates(np.maximum(LEAST_SD**2, squares / np.maximum(1, degrees)), degrees)
-
-
-def _squares(group: Sequence[float]) -> float:
-    mean = sum(group) / len(group)
-    return sum([(value - mean) ** 2 for value in group])
 
 
 def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
@@ -596,11 +589,6 @@ def guessed_device(family: str) -> float:
     return GUESSED_DEVICE.get(family, GUESSED_DEVICE["networks"])[0]
 
 
-def usual_device(contrast: Contrast) -> float:
-    """Return what a device that the baseline lacks usually differs by, as a fraction."""
-    return USUAL * math.sqrt(contrast.loads[DEVICE]) * guessed_device(contrast.family)
-
-
 # --- what this run shows --------------------------------------------------------------------
 
 
@@ -735,27 +723,24 @@ class _Suite:
         estimate, tolerated = self.estimate - self.shift, np.log1p(self.tolerances)
         unshared = np.sum([part.variance for _, part in self.parts], axis=0) - self.unusual
         bound = tolerated + USUAL * np.sqrt(np.maximum(0.0, unshared))
-        half = _quantiles(first.degrees, 0.975) * sd
+        half = t_quantile(first.degrees, 0.975) * sd
         first_degrees = np.minimum(first.degrees, MOST_DEGREES)
         slower, faster = (
             np.minimum(1.0, len(sd) * stdtr(first_degrees, (tolerated - x) / sd))
             for x in (estimate, -estimate)
         )
-        suspect = bound + _quantiles(first.degrees, POWER) * sd
+        suspect = bound + t_quantile(first.degrees, POWER) * sd
         # More pairs follow unless a slowdown is excluded, and more processes where one is seen.
         suspect[[contrast.is_pairs for contrast in self.contrasts]] = 0.0
-        certain = _quantiles(last.degrees, 1 - ALPHA / len(sd)) + _quantiles(last.degrees, POWER)
+        certain = t_quantile(last.degrees, 1 - ALPHA / len(sd)) + t_quantile(last.degrees, POWER)
         reach = np.maximum(suspect, tolerated + certain * in_the_end)
         tolerance = np.where(unshared > 0, np.expm1(bound), self.tolerances)
         process, error = self.process.each(), first.each()
-        parts = [
-            [Part(part.variance, part.degrees, component) for part in estimates.each()]
-            for component, estimates in self.parts
-        ]
+        parts = [(component, estimates.each()) for component, estimates in self.parts]
         return [
             Comparison(
                 *(contrast, 0, float(estimate[i]), float(self.shift[i]), process[i], error[i]),
-                [of_cases[i] for of_cases in parts if of_cases[i].variance > 0],
+                [(component, each[i]) for component, each in parts if each[i].variance > 0],
                 float(tolerance[i]),
                 (growth(estimate[i] - half[i]), growth(estimate[i] + half[i])),
                 *(float(slower[i]), float(faster[i]), growth(reach[i]) - 1),
@@ -764,7 +749,8 @@ class _Suite:
         ]
 
 
-def _quantiles(degrees: Floats, p: float) -> Floats:
+def t_quantile(degrees: Floats | float, p: float) -> Floats:
+    """Return the quantile of Student's distribution at the probability ``p``, a ratio."""
     from scipy.special import stdtrit  # noqa: PLC0415 - as above
 
     return np.asarray(stdtrit(np.minimum(degrees, MOST_DEGREES), p))
@@ -773,8 +759,3 @@ def _quantiles(degrees: Floats, p: float) -> Floats:
 def growth(logarithm: float) -> float:
     """Return the factor of a logarithm, as large as a float holds."""
     return math.exp(min(logarithm, MOST_LOG))
-
-
-def t_quantile(degrees: float, p: float) -> float:
-    """Return the quantile of Student's distribution at the probability `p`, a ratio."""
-    return float(_quantiles(np.array(degrees), p))

@@ -100,7 +100,7 @@ class Change:
     @property
     def interval(self) -> tuple[float, float]:
         """95% confidence interval of the ratio, of this change by itself."""
-        half = t_quantile(self.degrees, 0.975) * self.error
+        half = float(t_quantile(self.degrees, 0.975)) * self.error
         return growth(self.size - half), growth(self.size + half)
 
 
