@@ -128,7 +128,10 @@ WORLDS = (
         for size in (0.002, 0.005)
         for rho in (0.3, 0.5, 0.8)
     ),
-    World("nights alike: suite 1.0%, 0.8", suite=0.01, correlation=0.8),
+    *(
+        World(f"nights alike: suite {size:.1%}, 0.8", suite=size, correlation=0.8)
+        for size in (0.005, 0.01)
+    ),
 )
 LASTING_WITHIN = {
     "1% in a case": (3, {NOTHING.name, "case 0.2%", "case 0.3%", "family 0.1%", "family 0.3%"}),
