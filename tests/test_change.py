@@ -215,6 +215,13 @@ def test_one_pair_of_each_of_many_cases_tells_the_spread():
     assert sum(each.interval[1] < 1.01 for each in found) > 55
 
 
+def test_further_pairs_of_a_case_are_held_against_what_single_pairs_tell():
+    rng = random.Random(4)
+    several = paired([(rng.gauss(0, LEAST_SD), 0.0) for _ in range(6)], 6)
+    found = compared([*one_pair_each(rng, 64, LEAST_SD), several])[-1]
+    assert math.sqrt(found.process.variance) == pytest.approx(LEAST_SD, rel=0.2)
+
+
 def test_cases_that_differ_much_in_noise_tell_less_of_each():
     random_ = random.Random(1)
     suite = [

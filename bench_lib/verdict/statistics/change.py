@@ -435,33 +435,31 @@ def _ordinary(group: Sequence[float], reach: float, *, of_pairs: bool = False) -
 def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
     """Return the variance between each case's processes, or pairs, as far as it is known.
 
-    Where many cases have one pair each, how far these are from their middle shows what is usual:
-    most of a suite did not change.  A single pair says nothing of its own case's spread.
+    Where cases have one pair each, how far these are from their middle shows what is usual: most of
+    a suite did not change.  A single pair says nothing of its own case's spread.
     """
     own = pooled([contrast.groups for contrast in contrasts])
-    firsts = np.array([contrast.candidate[0] for contrast in contrasts if contrast.is_pairs])
-    if len(firsts) < LEAST_SUITE:
+    is_pair = np.array([contrast.is_pairs for contrast in contrasts])
+    is_alone = is_pair & (own.degrees == 0)
+    if is_pair.sum() < LEAST_SUITE or not is_alone.any():
         return drawn(own)
-    middle = np.median(firsts)
-    usual = float(np.median(np.abs(firsts - middle))) / MIDDLE
-    is_alone = np.array([contrast.is_pairs for contrast in contrasts]) & (own.degrees == 0)
-    far = [abs(contrast.estimate - middle) if contrast.is_pairs else 0.0 for contrast in contrasts]
-    cases = len(contrasts)
-    single = Estimates(np.maximum(LEAST_SD, far) ** 2, np.ones(cases))
-    variances = single.where(is_alone, own)
-    prior = fit_prior(variances)
+    firsts = np.array([c.candidate[0] if c.is_pairs else 0.0 for c in contrasts])
+    far = np.abs(firsts - np.median(firsts[is_pair]))
+    single = Estimates(np.maximum(LEAST_SD, far) ** 2, np.ones(len(far)))
+    prior = fit_prior(single.where(is_alone, own))
     least, most = PAIR_DEGREES
-    degrees = least if prior is None else min(most, max(least, prior.degrees))
-    guess = Estimate(max(LEAST_SD, usual) ** 2, degrees)
-    return drawn(variances).where(~is_alone, guess)
+    degrees = least if prior is None else prior.degrees
+    usual = Estimate(max(LEAST_SD, np.median(far[is_pair]) / MIDDLE) ** 2, degrees)
+    guess = replace(usual, degrees=min(most, max(least, degrees)))
+    return drawn(own, usual).where(~is_alone, guess)
 
 
-def drawn(own: Estimates) -> Estimates:
+def drawn(own: Estimates, prior: Estimate | None = None) -> Estimates:
     """Draw each case's variance towards the suite's, as far as its cases are alike.
 
     One that hardly comes from the suite's keeps its own.
     """
-    prior = fit_prior(own)
+    prior = prior or fit_prior(own)
     if prior is None:
         return own
     degrees = prior.degrees + own.degrees
