@@ -43,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import interleaved
 import worlds
 
+from bench_lib.findings import Difference
 from bench_lib.model import Origin, Status, Verdict
 from bench_lib.verdict import judge
 from bench_lib.verdict.chance import Question, answers
@@ -332,7 +333,9 @@ def _simulate_night(scenario: Scenario, rng: np.random.Generator, tally: Tally) 
     tally.planted.update(statuses[planted].tolist())
     tally.statuses.update(statuses[~planted].tolist())
     tally.hit_nights += Status.REGRESSED.value in statuses[~planted]
-    tally.together += sum(any("cases moved" in v.reason for v in case) for case in verdicts)
+    tally.together += sum(
+        any((found := v.found(Difference)) and found.moved for v in case) for case in verdicts
+    )
     if scenario.standards == STANDARDS[0]:
         for name, gate in OTHERS.items():
             failed = gate(tonight[0], pinned[0])
