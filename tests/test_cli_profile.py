@@ -116,7 +116,7 @@ def test_a_case_of_the_matrix_is_profiled_and_told_in_words(profile, traced):
     told = dict(line.split(": ", 1) for line in answer.lines if ": " in line)
     assert told["share of convolutions"].endswith("(convolution is the main bottleneck)")
     assert told["CPU time over device time"].startswith("0.48: ")
-    assert told["memory copies"].startswith("0.5, 10 us, 4.8%")
+    assert told["memory copies"].startswith("0.5 calls, 10 us, 4.8%")
     assert told["peak memory"] == "3.0 MiB in the profiled steps"
     assert told["trace"] == f"profiles/{CASE}/trace.json.gz (open in ui.perfetto.dev)"
     assert told["table by device time"] == f"profiles/{CASE}/by_device_time.txt"
@@ -292,7 +292,7 @@ def test_rocprofv3_sees_the_steps_that_count(profile, worker, rocm):
         ["Cijk_Ailk_Bljk_SB_MT64x64x16", "38.5%"],
         ["Memcpy", "HtoD"],
     ]
-    assert any(line.startswith("memory copies: 0.5, 10 us") for line in answer.lines)
+    assert any(line.startswith("memory copies: 0.5 calls, 10 us") for line in answer.lines)
     kept = store.load(f"profiles/{CASE}")
     assert kept.kernels.source == "rocprofv3"
     assert kept.kernels.kernels[1] == Kernel(GEMM, 1, pytest.approx(100e-6), {"shared": 0})

@@ -33,7 +33,7 @@ def test_the_slowest_kernel_is_named_with_its_time_share_and_work():
         found.words
         == "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16: 3 ms, 75.0% of the device's time, in 4 calls"
     )
-    assert found.reading == "what it does: GEMM"
+    assert found.reading == "role: GEMM"
 
 
 def test_many_short_launches_are_worth_fusing():
@@ -62,7 +62,7 @@ def test_copies_are_read_as_the_guide_reads_them(copied, words):
     kernel, copy = Kernel("gemm", 1, (100 - copied) * MS), Kernel("Memcpy HtoD", 3, copied * MS)
     found = answer("memory copies", kernel, copy)
     assert words in found.reading
-    assert found.words == f"3, {copied} ms, {copied:.1f}%: HtoD {copied} ms"
+    assert found.words == f"3 calls, {copied} ms, {copied:.1f}%: HtoD {copied} ms"
 
 
 def test_the_kernel_whose_spread_costs_most_is_told():

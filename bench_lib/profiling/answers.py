@@ -198,7 +198,7 @@ def _slowest(kernels: Sequence[Kernel], total_s: float) -> Iterator[StepAnswer]:
             f"{_share(kernel.total_s, total_s)} of the device's time, "
             f"in {many(kernel.calls, 'call')}"
         )
-        yield StepAnswer("slowest kernel", text, f"what it does: {role(kernel.name)}")
+        yield StepAnswer("slowest kernel", text, f"role: {role(kernel.name)}")
 
 
 def _launches(kernels: Sequence[Kernel]) -> StepAnswer:
@@ -234,7 +234,7 @@ def _copied(copies: Sequence[Kernel], total_s: float) -> StepAnswer:
         reading = "efficient: kernels take nearly all of the time"
     else:
         reading = "worth a look, but not a bottleneck yet"
-    text = f"{calls:.10g}, {seconds(copied_s)}, {_share(copied_s, total_s)}: {parts}"
+    text = f"{many(calls, 'call')}, {seconds(copied_s)}, {_share(copied_s, total_s)}: {parts}"
     return StepAnswer(question, text, reading)
 
 
