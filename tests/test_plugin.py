@@ -515,6 +515,16 @@ def test_another_matrix_can_be_named(suite, pytester):
     missing.stderr.fnmatch_lines(["*gone.toml: No such file*name a matrix with --perf-matrix*"])
 
 
+def test_an_options_path_moves_no_folder_where_no_configuration_file_shows_the_root(
+    suite, pytester, tmp_path_factory
+):
+    run = suite()
+    pytester.path.joinpath("tox.ini").unlink()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    run("--perf-baselines", str(elsewhere), "-k", "alpha").assert_outcomes(passed=1, deselected=1)
+    assert len(runs_in(pytester)) == 1
+
+
 def test_a_bad_baseline_file_stops_the_run_before_it_measures(suite, pytester):
     run = suite()
     folder = pytester.mkdir("baselines")

@@ -159,11 +159,22 @@ def is_left_out(path: Path, config: pytest.Config) -> bool:
     return path.resolve() in _perf_paths(config) and not asked_for(config)
 
 
+def root(config: pytest.Config) -> Path:
+    """Return the folder that settings and default paths are relative to.
+
+    Where no configuration file shows the root, pytest takes the value of ``--perf-reference PATH``
+    for an argument, and a folder above it for the root.
+    """
+    if config.inipath is None and config.getoption("rootdir") is None:
+        return config.invocation_params.dir
+    return config.rootpath
+
+
 def _perf_paths(config: pytest.Config) -> list[Path]:
     folders = config.getini("perf_paths")
-    if (config.rootpath / USUAL / "matrix.toml").is_file():
+    if (root(config) / USUAL / "matrix.toml").is_file():
         folders = [*folders, USUAL]
-    return [(config.rootpath / path).resolve() for path in folders]
+    return [(root(config) / path).resolve() for path in folders]
 
 
 def _names_perf_path(config: pytest.Config) -> bool:

@@ -25,7 +25,7 @@ from bench_lib.launch import environments
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.launch.started import ended_by
 from bench_lib.model import Case, Hardware, unknown
-from bench_lib.plugin.declared import asked_for, at_least
+from bench_lib.plugin.declared import asked_for, at_least, root
 from bench_lib.plugin.devices import DEVICE
 
 
@@ -50,7 +50,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
     def folder(option: str, default: str) -> Path:
         path = config.getoption(option)
         if path is None:
-            return config.rootpath / default
+            return root(config) / default
         return Path(config.invocation_params.dir, path).absolute()
 
     processes, reference = config.getoption("perf_processes") or 1, _reference(config)
@@ -158,7 +158,7 @@ def _reference(config: pytest.Config) -> Side | None:
         variables = dict(map(engine_settings.variable, config.getini("perf_reference_env")))
     except ValueError as error:
         raise pytest.UsageError(f"perf_reference: {error}") from error
-    folder = config.rootpath if pythons is None else config.invocation_params.dir
+    folder = root(config) if pythons is None else config.invocation_params.dir
     path = os.path.normpath(Path(folder, Path(python).expanduser()).absolute())
     # A bare name is looked up on the PATH, unless it is an environment's folder.
     if not prefix and (Path(path).is_dir() or Path(python).name != python):
