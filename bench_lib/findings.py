@@ -116,6 +116,8 @@ class HostBound(Finding):
     """Device time of a step without the host."""
     device_judges: bool = False
     """Whether the device's own time is judged instead of this metric."""
+    elsewhere: bool = False
+    """Whether the baseline knows other devices only, whose hosts may be faster."""
     kind: str = "host-bound"
 
 

@@ -23,7 +23,7 @@ from bench_lib.findings import (
     Unaccepted,
 )
 from bench_lib.formats import amount, many, percent, quantity, seconds, signed_percent
-from bench_lib.model import Finding, Published, Verdict
+from bench_lib.model import Finding, Published, Status, Verdict
 from bench_lib.verdict.metrics import of as metric_of
 from bench_lib.verdict.statistics.change import (
     AGREEING,
@@ -220,6 +220,8 @@ def _host_bound(verdict: Verdict, finding: HostBound) -> Iterator[str]:
         yield f"{change}: {spent}" if spent else change
     if finding.device_judges:
         yield "the device's own time is judged instead"
+    elif finding.elsewhere and verdict.status is Status.SUSPECT:
+        yield "the baseline is another host's; a reference on this one would tell"
 
 
 def _spent(verdict: Verdict, finding: HostBound) -> Iterator[str]:

@@ -764,6 +764,20 @@ def test_a_slower_host_says_what_it_spent(waited_before):
     ) in found.reason
 
 
+@pytest.mark.parametrize("waited_before", [False, True])
+@pytest.mark.parametrize(("device", "status"), [("a", Status.REGRESSED), ("b", Status.SUSPECT)])
+def test_a_wall_time_that_is_the_hosts_is_not_held_against_that_of_another_host(
+    device, status, waited_before
+):
+    before = bound(*STEADY) if waited_before else make_processes(STEADY)
+    old = [replace(process, device_uuid="a", worker="then/1") for process in before]
+    now = [replace(process, device_uuid=device, worker="now/1") for process in bound(*[0.3] * 6)]
+    found = verdict("latency", now, of(old), planned=6)
+    assert found.status is status
+    is_told = "; the baseline is another host's; a reference on this one would tell"
+    assert (is_told in found.reason) is (device == "b")
+
+
 @pytest.mark.parametrize("change", [0.0, -0.1])
 def test_a_device_that_waited_only_now_and_lost_nothing_is_as_it_seems(change):
     found = verdict("latency", bound(change, change), make_baseline(STEADY))

@@ -848,9 +848,10 @@ def test_one_pair_that_stalled_is_followed_by_another():
         (2, {}, Status.SKIPPED),
         (2, {"half": 0.05}, Status.SUSPECT),
         (2, {"half": None}, Status.SUSPECT),
-        (2, {"status": Status.NOISY}, Status.SUSPECT),
+        (2, {"status": Status.NOISY}, Status.SKIPPED),
+        (2, {"status": Status.NOISY, "half": 0.05}, Status.SUSPECT),
     ],
-    ids=["one pair", "two", "do not exclude it", "know no spread", "cannot tell"],
+    ids=["one pair", "two", "do not exclude it", "know no spread", "noisy", "too noisy"],
 )
 def test_pairs_overrule_a_slower_baseline_once_they_exclude_what_it_saw(pairs, fields, status):
     pinned = Verdict(Status.SUSPECT, "latency", "slower", ratio=1.03, tolerance=0.01)

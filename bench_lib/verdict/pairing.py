@@ -185,7 +185,7 @@ def decided(
             else v
             for v in verdicts
         ]
-    by_metric = {answer.metric: answer for answer in answers if is_answer(answer)}
+    by_metric = {answer.metric: answer for answer in answers}
     others = [_set_aside(verdict, by_metric.get(verdict.metric), pairing) for verdict in verdicts]
     complete = [_complete(answer, others, pairing) for answer in answers]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
@@ -222,7 +222,7 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, pairing: Pairing) -> Ve
     """Withdraw a baseline's verdict where the pairs overrule it.
 
     One pair does not overrule a baseline that calls the case slower, nor do pairs that say nothing
-    against it.
+    against it.  Noisy ones may: what is twice as slow as the baseline on both sides is the host's.
     """
     if answer is None or verdict.status not in _REPLACED or verdict.status is answer.status:
         return verdict
@@ -233,7 +233,9 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, pairing: Pairing) -> Ve
         excludes = verdict.ratio is None or (
             answer.interval is not None and answer.interval[1] < verdict.ratio
         )
-        if not is_sure or (answer.status in _FINE and not excludes):
+        if not is_sure or (answer.status not in SLOWER and not excludes):
             return verdict
+    elif not is_answer(answer):
+        return verdict
     overruled = verdict.finding(Overruled("reference", answer.status))
     return replace(overruled, status=Status.SKIPPED)
