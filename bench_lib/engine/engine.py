@@ -89,23 +89,17 @@ class Engine:
         ids = sorted(history.new_id() for _ in settings.sides)
         reference, others = None, {}
         if (name := settings.reference) is not None:
-            problem = self._problem_of_reference()
+            ours, theirs = settings.sides.values()
+            problem = problem_of(theirs, ours) if settings.by_baseline else ""
+            if problem and not settings.reference_is_optional:
+                raise LaunchError(problem)
+            if problem:
+                settings.say(f"warning: judged by the baseline alone: {problem}")
+                self.settings = replace(settings, sides={settings.candidate: ours})
             others[name] = reference = opened(side=name, run_id=ids[0])
             reference.problem = problem
         own = opened(side=settings.candidate, run_id=ids[-1], reference=reference)
         self.suites = {settings.candidate: own, **others}
-
-    def _problem_of_reference(self) -> str:
-        """Say why a reference is left out; raises LaunchError where it was asked for."""
-        ours, theirs = self.settings.sides.values()
-        problem = problem_of(theirs, ours) if self.settings.by_baseline else ""
-        if not problem:
-            return ""
-        if not self.settings.reference_is_optional:
-            raise LaunchError(problem)
-        self.settings.say(f"warning: judged by the baseline alone: {problem}")
-        self.settings = replace(self.settings, sides={self.settings.candidate: ours})
-        return problem
 
     @property
     def suite(self) -> Suite:

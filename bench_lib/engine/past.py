@@ -78,12 +78,9 @@ def take_in(
 ) -> None:
     """Take a night that was fine in the end into the rolling baseline, if it has room.
 
-    It counts with all its measurements, even if a re-run cleared it.  Without the first of them the
-    nights would seem to agree better than they do, and the next odd one would raise an alarm.
-
-    A metric that improved beyond its nights begins anew with that night, if the gain lasted.  Kept
-    together, the nights before and after would seem to differ by chance, and a later loss of the
-    gain would never be beyond it.
+    It counts with all its measurements, even if a re-run cleared it, or the nights would seem to
+    agree better than they do.  A metric that improved beyond its nights begins anew with that
+    night, if the gain lasted, or a later loss of the gain would never be beyond chance.
     """
     if len(kept) < NIGHTS and metrics.LEADING.name not in gone:
         later = kept[-LASTING:]

@@ -75,10 +75,7 @@ Address = tuple[str, int, str]
 
 
 def share(side: Side, device: Hardware, part: CpuPart = (0, 1)) -> tuple[Zygote, Address]:
-    """Start workers that other processes may join; until somebody forks they open no device.
-
-    They keep to that part of the CPUs.  Raises LaunchError.
-    """
+    """Start workers on a part of the CPUs that other processes may join; raises LaunchError."""
     with on_part_of_cpus(part):
         zygote = start_workers(side, device, is_shared=True)
     return zygote, (*zygote.joint, _inherited())

@@ -137,9 +137,8 @@ class Suite:
     def to_look_into(self, which: str) -> list[Record]:
         """Return the records whose kernels are to be profiled, by the setting ``kernels``.
 
-        These are the records that got slower or faster, to explain them.  So are those that may
-        become a baseline, which somebody will compare with later.  Profiling would fill the caches
-        of a cold case, and cannot look into other programs.
+        Those that changed are explained by them, and others may become a baseline.  Profiling would
+        fill the caches of a cold case, and cannot look into other programs.
         """
         if which == "none":
             return []
@@ -275,7 +274,7 @@ class Suite:
             try:
                 verdict = self._unmeasured(record)
                 if verdict is None:
-                    evidenced[case_id] = self._evidence(record, self._outcomes[case_id])
+                    evidenced[case_id] = self._evidence(record)
             except ValueError as error:
                 verdict = Verdict(Status.ERROR, "run", str(error), against=against)
             if verdict is not None:
@@ -324,8 +323,8 @@ class Suite:
         )
         return list(zip(*sides, strict=True))
 
-    def _evidence(self, record: Record, outcome: Outcome) -> Evidence:
-        case, key = record.case, outcome.hardware.key
+    def _evidence(self, record: Record) -> Evidence:
+        case, device = record.case, self.hardware_of(record)
         baseline = self._baseline(record)
         processes = acceptance.processes_of(record, self.writer.run_id)
         # A compiler tunes once for the first processes, which share the caches that the first of
@@ -336,21 +335,21 @@ class Suite:
             processes,
             baseline,
             case.limits,
-            self._earlier(key).rolling.get(case.id, []) if _accepted(baseline) else [],
-            acceptance.conditions_of(case, outcome.hardware, self.began[case.id]),
+            self._earlier(device.key).rolling.get(case.id, []) if _accepted(baseline) else [],
+            acceptance.conditions_of(case, device, self.began[case.id]),
             self._settings.planned,
             len({attempt.process for attempt in record.attempts}),
             family_of(
                 case,
                 in_bursts=any(p.in_bursts for p in processes),
-                is_measured=backends.of(outcome.hardware).is_measured,
+                is_measured=backends.of(device).is_measured,
             ),
             case.launch.ranks,
-            self._pairing(record, outcome),
+            self._pairing(record),
             tunings,
         )
 
-    def _pairing(self, record: Record, outcome: Outcome) -> Pairing:
+    def _pairing(self, record: Record) -> Pairing:
         """Return the case's pairs with the reference, if there is one."""
         reference, case = self._reference, record.case
         if reference is None:
@@ -365,7 +364,7 @@ class Suite:
             without = lacks
         elif differing := mixed_conditions(
             case,
-            outcome.hardware,
+            self.hardware_of(record),
             {"the reference": reference.began[case.id], "this side": own},
         ):
             pairs, without = [], f"conditions differ: {'; '.join(differing)}"

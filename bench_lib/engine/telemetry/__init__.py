@@ -1,9 +1,7 @@
 """Clocks, power, temperature and other processes of a device, read by a process beside it.
 
-A vendor's library that hangs or crashes does so in that process, ``python -m
-bench_lib.engine.telemetry``.  `Sampler` starts it, keeps the last ten minutes and answers for the
-stretch in which a worker measured; `look_once` has it look a single time.  Whatever goes
-wrong, its caller only gets None and one warning or cause.
+A vendor's library that hangs or crashes does so in that process.  Whatever goes wrong, its caller
+only gets None and one warning or cause.
 """
 
 from __future__ import annotations
@@ -48,10 +46,9 @@ ONCE_S = 30.0
 def look_once(
     device: Hardware, *, timeout_s: float = ONCE_S, command: Sequence[str] | None = None
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """Look at a device a single time, in a process of its own.
+    """Return the fields of a single look, among them its ``source``, or None and the cause.
 
-    Returns the look's fields, among them its ``source``, or None and the cause.  `command`
-    stands in for this module's own process.
+    `command` stands in for this module's own process.
     """
     argv, label = [*(command or _command(device)), "once"], "the query of the device"
     try:
@@ -87,10 +84,7 @@ class Sampler:
     """The process beside one device, and its readings."""
 
     def __init__(self, device: Hardware, command: Sequence[str] | None = None) -> None:
-        """Watch `device`; `command` stands in for this module's own process.
-
-        A process that cannot be started has no samples.
-        """
+        """Watch `device`; `command` stands in for this module's own process."""
         self._samples: collections.deque[TelemetrySample] = collections.deque(
             maxlen=int(KEPT_S / PERIOD_S)
         )
