@@ -145,7 +145,7 @@ class HeldDevice:
         self,
         cases: Iterable[Case],
         process: int,
-        asked: Mapping[str, MeasureRequest] | None = None,
+        asked: Mapping[str, MeasureRequest] = {},
     ) -> Iterator[list[Outcome]]:
         """Measure cases in one fresh process of each side, the run's ``process``-th from 0.
 
@@ -155,7 +155,7 @@ class HeldDevice:
         try:
             for case in cases:
                 with spoken(self._settings, case) as enter:
-                    request = replace((asked or {}).get(case.id, PLAIN), enter=enter)
+                    request = replace(asked.get(case.id, PLAIN), enter=enter)
                     outcomes = self._round(case, process, request)
                 yield outcomes
         finally:
@@ -476,14 +476,12 @@ class HeldDevice:
 
     def _telemetry_of_ranks(self, measurement: Measurement) -> dict[str, Telemetry]:
         """Return the telemetry of the other ranks' devices on this host."""
-        if not measurement.per_rank:
-            return {}
         local = [rank.local_rank for rank in measurement.per_rank]
         # Ranks of several hosts have the same local ranks, so it is unknown which are here.
         is_one_host = len(local) == len(set(local))
         names = {n: f"rank {n}" if is_one_host else "a rank" for n in local}
         telemetry = {}
-        for n, device in enumerate(self._all_devices):
+        for n, device in enumerate(self._all_devices if local else ()):
             watcher = self._watchers.get(device.index)
             if n not in names or watcher is None or device.index == self.device.index:
                 continue

@@ -294,7 +294,7 @@ class Engine:
         process: int,
         queues: Mapping[HeldDevice, Sequence[Case]],
         until_s: float = math.inf,
-        asked: Mapping[str, MeasureRequest] | None = None,
+        asked: Mapping[str, MeasureRequest] = {},
     ) -> None:
         """Measure each device's queue in a fresh process, the devices at the same time.
 

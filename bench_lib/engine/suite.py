@@ -546,12 +546,11 @@ def _unmeasured(record: Record) -> Verdict | None:
 
 def _missing(theirs: Record | None) -> str:
     """Say why the reference has no measurement of a case; empty where it may have one yet."""
-    for attempt in theirs.attempts if theirs is not None else ():
-        if attempt.fault is not None:
-            return f"the reference fails: {attempt.fault.in_words}"
-        if attempt.skipped is not None:
-            return f"the reference skips the case: {attempt.skipped}"
-    return ""
+    verdict = None if theirs is None else _unmeasured(theirs)
+    if verdict is None or verdict.status is Status.INVALID:
+        return ""
+    fails = "fails" if verdict.status is Status.ERROR else "skips the case"
+    return f"the reference {fails}: {verdict.reason}"
 
 
 def fails(record: Record, *, strict: bool, today: dt.date) -> bool:

@@ -1,8 +1,7 @@
 """``python -m bench_lib.engine.telemetry '<Hardware as JSON>' [once]``: print what one device does.
 
-One JSON object a line, up to 20 a second, stamped on the machine's monotonic clock, until
-standard input closes, so that this process ends with its parent however that ended; or a
-single one.
+One JSON object a line, up to 20 a second, stamped on the machine's monotonic clock, or a single
+one.  It ends when standard input closes, and so with its parent however that ended.
 """
 
 from __future__ import annotations

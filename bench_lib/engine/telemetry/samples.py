@@ -87,9 +87,8 @@ def summarise(
 ) -> Telemetry | None:
     """Summarise the samples from `begin` to `end`, in seconds; None if there are none.
 
-    `own` are the processes that belong there.  Only counters and processes are looked for outside
-    the stretch as well, shortly before it and after.  A counter gives its reason's share.  A flag
-    gives the least time that it held, so that one sample of many counts as 0.
+    `own` are the processes that belong there.  Counters and processes are looked for shortly before
+    and after the stretch, too.  A flag gives the least time that it held: one sample of many is 0.
     """
     samples, own = list(samples), set(own)
     inside = [sample for sample in samples if begin <= sample.t <= end]
@@ -202,11 +201,9 @@ def _foreign(
     """Find the processes on the device that are not ours, those that ran nothing, and their names.
 
     If the list holds any of ours, all others are foreign.  If it does not, it counts in another pid
-    namespace (a container's host), so that equal numbers are other processes; then they count only
-    if every look has more of them than of ours, and they are called 0, as the kernel calls
-    processes outside.  Nothing if unsure: with `own` unknown, or a process of ours that has only
-    just ended still listed.  Those ran nothing that were busy in no look of the stretch, nor in
-    those next to it.
+    namespace (a container's host): then they count only if every look has more of them than of
+    ours, and they are called 0, as the kernel calls processes outside.  None are foreign where
+    `own` is unknown.  Those ran nothing that were busy in no look of the stretch or next to it.
     """
     looks = [s for s in samples if s.pids is not None]
     before = [s for s in looks if begin - FRESH_S <= s.t < begin][-1:]
