@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import threading
 import time
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -290,6 +291,22 @@ def test_a_case_that_takes_long_is_said_again_and_again_with_its_phase(monkeypat
         for _ in range(2):
             while not said.get(timeout=60).endswith(" so far (first step)"):
                 pass  # a slow machine may have said the start too
+
+
+def test_ctrl_c_while_its_thread_starts_leaves_no_thread(monkeypatch):
+    started = []
+
+    def start(thread):
+        started.append(thread)
+        begin(thread)
+        raise KeyboardInterrupt
+
+    begin = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt), spoken(print):
+        pass
+    (thread,) = started
+    assert not thread.is_alive()
 
 
 def test_a_case_of_many_short_phases_is_said_too(monkeypatch):

@@ -138,12 +138,13 @@ def spoken(
             say()
 
     watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
     try:
+        watcher.start()  # where Ctrl-C may come, too
         yield enter
     finally:
         is_over.set()
-        watcher.join()
+        if watcher.is_alive():
+            watcher.join()
 
 
 EVERY_S = 15.0
