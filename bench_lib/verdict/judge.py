@@ -158,8 +158,7 @@ def _answers(
         return [Verdict(Status.SKIPPED, metric.name, reason, unit=metric.unit, against=against)]
     if question is not None:
         return [question]
-    unknown = _unknown(metric, evidence) if against == PINNED else None
-    return [] if unknown is None else [unknown]
+    return _unknown(metric, evidence) if against == PINNED else []
 
 
 def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) -> Question | None:
@@ -171,10 +170,9 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
         process.host_bound for process in (*candidate, *evidence.like(against))
     ):
         return None
-    try:
-        state = metric.common_state(candidate, evidence.references[PINNED])
-    except ValueError:
+    if not (states := metric.common_states(candidate, evidence.references[PINNED])):
         return None
+    state = states[0]
     new, old = (_placed(metric, side, state) for side in (candidate, evidence.like(against)))
     if not new or not old:
         return None
@@ -210,21 +208,21 @@ def _placed(
     return [(process.origin, sign * math.log(process.values[metric.name])) for process in known]
 
 
-def _unknown(metric: Metric, evidence: Evidence) -> Verdict | None:
-    """Say why a metric that the case asks for could not be compared; None if nobody asks."""
+def _unknown(metric: Metric, evidence: Evidence) -> list[Verdict]:
+    """Say why a metric that the case asks for could not be compared; nothing if nobody asks."""
     new, old = evidence.candidate, evidence.references[PINNED]
     if metric is LEADING and not {p.in_bursts for p in new} & {p.in_bursts for p in old}:
         ways = ("in bursts", "under the power cap")
         other = OtherState("clock", ways[not new[0].in_bursts], ways[new[0].in_bursts])
-        return Verdict(Status.INCOMPARABLE, metric.name, unit=metric.unit, findings=[other])
+        return [Verdict(Status.INCOMPARABLE, metric.name, unit=metric.unit, findings=[other])]
     if metric.in_place_of_host and evidence.waits_as_before:
         new_states, old_states = (
             " and ".join(sorted(state or "none" for state in metric.states(side) or {None}))
             for side in (new, old)
         )
         other = OtherState("device time", new_states, old_states)
-        return Verdict(Status.NOISY, metric.name, unit=metric.unit, findings=[other])
-    return None
+        return [Verdict(Status.NOISY, metric.name, unit=metric.unit, findings=[other])]
+    return []
 
 
 def judge_samples(

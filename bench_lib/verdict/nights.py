@@ -100,13 +100,11 @@ def times(
     or of another state, are left out.
     """
     metric = DEVICE if mostly_waited(like) else LEADING
-    try:
-        state = metric.common_state(like)
-    except ValueError:
+    if not (states := metric.common_states(like)):
         return {}
     return {
         process.worker: (process.origin.device, math.log(process.values[metric.name]))
-        for process in metric.known(not_chosen_otherwise(processes, like), state)
+        for process in metric.known(not_chosen_otherwise(processes, like), states[0])
         if metric is DEVICE or not process.host_bound
     }
 

@@ -23,15 +23,14 @@ CONFIRMED = 3
 def verdicts(metric: Metric, evidence: Evidence, against: str) -> list[Verdict]:
     """Compare a metric with one baseline, by its rule; nothing if a side does not have it."""
     sides = (evidence.candidate, evidence.references[against])
-    try:
-        state = metric.common_state(*sides)
-    except ValueError:
+    if not (common := metric.common_states(*sides)):
         if against != PINNED or not all(map(metric.known, sides)):
             return []
         states = " or ".join(sorted(s or "unknown" for s in metric.states(evidence.candidate)))
         value = min(metric.values(evidence.candidate))
         verdict = Verdict(Status.INCOMPARABLE, metric.tells, value=value, unit=metric.unit)
         return [verdict.finding(OtherState("caches", states))]
+    state = common[0]
     new, old = (metric.values(side, state) for side in sides)
     if not old and metric.assumed is not None:
         old = [metric.assumed]

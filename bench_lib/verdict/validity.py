@@ -179,7 +179,7 @@ def clocks(
         return None
     new_mean, old_mean = (sum(side) / len(side) for side in (new, old))
     # One candidate says nothing about how far clocks swing; the baseline's processes do.
-    swing = max(_spread(new, new_mean), _spread(old, old_mean))
+    swing = max(statistics.stdev(side) if len(side) > 1 else 0.0 for side in (new, old))
     error = swing * math.sqrt(1 / len(new) + 1 / len(old))
     equal = abs(new_mean - old_mean) <= max(SAME_CLOCK, CLOCK_CHANCE * error)
     powers = tuple([p.power_w for p in side if p.power_w] for side in (candidate, baseline))
@@ -189,7 +189,3 @@ def clocks(
         0.0 if equal else math.expm1(new_mean - old_mean),
         (statistics.median(powers[0]), statistics.median(powers[1])) if all(powers) else None,
     )
-
-
-def _spread(values: Sequence[float], mean: float) -> float:
-    return math.dist(values, [mean] * len(values)) / math.sqrt(max(1, len(values) - 1))

@@ -121,17 +121,12 @@ class Metric:
         """Return the states in which the processes' values were measured."""
         return {p.states.get(self.name) for p in processes if self.name in p.values}
 
-    def common_state(self, *sides: Sequence[ProcessSummary]) -> str | None:
-        """Return the state in which all sides have values, the first by name of several.
-
-        None if values have no states; raises ValueError if no state is common.
-        """
+    def common_states(self, *sides: Sequence[ProcessSummary]) -> list[str | None]:
+        """Return the states in which all sides have values, by name; that is None without states."""
         if self.state is None:
-            return None
+            return [None]
         common = set[str | None].intersection(*map(self.states, sides))
-        if not common:
-            raise ValueError(self.name)
-        return min(common, key=lambda state: state or "")
+        return sorted(common, key=lambda state: state or "")
 
     def worsening(self, ratio: float) -> str:
         """Put a ratio, above 1 for worse, into words without its size."""

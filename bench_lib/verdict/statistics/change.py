@@ -365,29 +365,26 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
 
     Ordinary is what the case's own values and the suite's differ by in the middle half.
     """
-    kept = list(contrasts)
-    at = [
-        i
-        for i, contrast in enumerate(contrasts)
-        if contrast.baseline or (contrast.is_pairs and max(map(len, contrast.groups)) > 1)
-    ]
-    if not at:
-        return kept
-    apart = [
+    distances = [
         [
             abs(value - middle)
-            for group in contrasts[i].groups
+            for group in contrast.groups
             if len(group) > 1
             for middle in [statistics.median(group)]
             for value in group
         ]
-        for i in at
+        for contrast in contrasts
     ]
-    spreads = np.array([statistics.median(distances or [0.0]) for distances in apart]) / MIDDLE
-    usual = float(np.median(spreads))
-    reaches = DISTURBED * np.maximum(LEAST_SD, np.minimum(2 * usual, np.maximum(spreads, usual)))
-    for i, distances, reach in zip(at, apart, reaches.tolist(), strict=True):
-        if max(distances, default=0.0) > reach:
+    spreads = {
+        i: statistics.median(distances[i] or [0.0]) / MIDDLE
+        for i, contrast in enumerate(contrasts)
+        if contrast.baseline or (contrast.is_pairs and distances[i])
+    }
+    usual = statistics.median([*spreads.values()] or [0.0])
+    kept = list(contrasts)
+    for i, spread in spreads.items():
+        reach = DISTURBED * max(LEAST_SD, min(2 * usual, max(spread, usual)))
+        if max(distances[i], default=0.0) > reach:
             kept[i] = _within(contrasts[i], reach)
     return kept
 
