@@ -133,9 +133,11 @@ def _verdicts(
             families.setdefault(REFERENCE, []).append(question)
     for against, family in families.items():
         asked = {question.case_id for question in family}
-        # Cases without a question show how far processes are apart, too.
-        others = [case for case_id, case in suite.items() if case_id not in asked]
-        spreads = [pairing.spread(metric, case) for case in others] if against == REFERENCE else []
+        spreads = [  # cases without a question show how far processes are apart, too
+            pairing.spread(metric, case)
+            for case_id, case in suite.items()
+            if against == REFERENCE and case_id not in asked
+        ]
         answers = chance.answers(family, spreads)
         verdicts += [(q.case_id, answer) for q, answer in zip(family, answers, strict=True)]
     return verdicts
@@ -164,8 +166,6 @@ def _answers(
 def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) -> Question | None:
     """Return the question about a metric that is judged by chance; None if a side lacks it."""
     candidate = evidence.candidate
-    if not metric.known(candidate):  # as for most metrics of most cases
-        return None
     if metric.in_place_of_host and not any(
         process.host_bound for process in (*candidate, *evidence.like(against))
     ):

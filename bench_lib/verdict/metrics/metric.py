@@ -122,7 +122,7 @@ class Metric:
         return {p.states.get(self.name) for p in processes if self.name in p.values}
 
     def common_states(self, *sides: Sequence[ProcessSummary]) -> list[str | None]:
-        """Return the states in which all sides have values, by name; that is None without states."""
+        """Return the states in which all sides have values, by name; one of None without states."""
         if self.state is None:
             return [None]
         common = set[str | None].intersection(*map(self.states, sides))
