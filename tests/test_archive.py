@@ -427,6 +427,12 @@ def test_a_query_reads_nothing_but_the_history(tmp_path, sql):
         ask(found, sql.format(secret=secret, folder=tmp_path, run=run))
 
 
+def test_an_empty_compressed_file_hides_no_other_run_from_a_query(tmp_path):
+    write_run(tmp_path, [record()], now=night(1))
+    write_run(tmp_path, [record()], now=night(2), packed=True).write_bytes(b"")
+    assert ask(Archive(tmp_path), "SELECT count(DISTINCT run) FROM lines").rows == [(1,)]
+
+
 def test_a_query_sees_no_secret_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     duckdb.connect().execute("CREATE PERSISTENT SECRET s (TYPE http, BEARER_TOKEN 'abc')")

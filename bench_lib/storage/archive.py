@@ -263,7 +263,8 @@ class Archive:
         """Create the views, then forbid the database to open anything but the history's files."""
         if self._is_locked:
             return
-        paths = [str(run.path) for run in self.runs() if self._may_be_read(run)]
+        # DuckDB opens no compressed file that is empty, as a full disk may leave one.
+        paths = [str(run.path) for run in self.runs() if run.bytes and self._may_be_read(run)]
         ((longest,),) = self._rows("SELECT max(bytes) FROM known")
         source = "SELECT NULL::VARCHAR AS path, NULL::JSON AS body WHERE false"
         if paths:
