@@ -134,6 +134,10 @@ def test_degrees_of_a_sum_of_variances_are_satterthwaites():
     )
 
 
+def test_nothing_is_compared_where_nothing_was_measured():
+    assert compare([], []) == []
+
+
 def test_every_case_has_its_own_tolerance():
     suite = [contrast((0.04, 0.041), BASELINE)] * 2
     strict, tolerant = compare(suite, [0.01, 0.05])

@@ -436,7 +436,7 @@ def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
     a suite did not change.  A single pair says nothing of its own case's spread.
     """
     own = pooled([contrast.groups for contrast in contrasts])
-    is_pair = np.array([contrast.is_pairs for contrast in contrasts])
+    is_pair = np.array([contrast.is_pairs for contrast in contrasts], dtype=bool)
     is_alone = is_pair & (own.degrees == 0)
     if is_pair.sum() < LEAST_SUITE or not is_alone.any():
         return drawn(own)
