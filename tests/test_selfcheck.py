@@ -179,6 +179,7 @@ def test_a_case_that_cannot_be_measured_is_named_with_the_reason(wrong, message)
         (["--effects", "0"], "--effects is '0'; it must be percentages from 0 to 100"),
         (["--effects", "1,much"], "--effects is '1,much'; it must be percentages"),
         (["--processes", "8"], "--processes: "),
+        (["--processes", "99999999999999999999"], "--processes: "),
         (["--matrix", "nope.toml"], "nope.toml"),
         (["resnet18-b4-fp32-96px-eager-infre"], "no case 'resnet18-b4-fp32-96px-eager-infre'"),
     ],

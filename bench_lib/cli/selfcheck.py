@@ -32,7 +32,9 @@ def selfcheck(
     ] = "0,1,2,5",
     processes: Annotated[
         int,
-        typer.Option(min=9, help="Fresh processes; each measures the clean step and every delay."),
+        typer.Option(
+            min=9, max=1000, help="Fresh processes; each measures the clean step and every delay."
+        ),
     ] = 10,
     tolerance: Annotated[
         str, typer.Option(metavar="SHARE", help="Smallest slowdown that matters: 1% or 0.01.")
