@@ -43,7 +43,7 @@ from bench_lib.verdict.metrics.builtin import METRICS
 from bench_lib.verdict.metrics.metric import Metric, Rule
 from bench_lib.verdict.pairing import TIMES
 from bench_lib.verdict.severity import NOT_COMPARED, SLOWER, worst
-from bench_lib.verdict.statistics.change import Contrast, grouped
+from bench_lib.verdict.statistics.change import Contrast, grouped, paired
 from bench_lib.verdict.statistics.iterations import TRUST
 
 
@@ -134,7 +134,7 @@ def _verdicts(
     for against, family in families.items():
         asked = {question.case_id for question in family}
         spreads = [  # cases without a question show how far processes are apart, too
-            pairing.spread(metric, case)
+            paired([], processes=pairing.alike(metric, case, case.candidate))
             for case_id, case in suite.items()
             if against == REFERENCE and case_id not in asked
         ]

@@ -60,15 +60,10 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, pairing.planned, _alike(metric, evidence, candidates)),
+        paired(pairs, pairing.planned, alike(metric, evidence, candidates)),
         metric.tolerance_in(evidence.limits) or 0.0,
         findings=[Interleaved(pairing.reference, pairing.decides_alone, pairing.ended)],
     )
-
-
-def spread(metric: Metric, evidence: Evidence) -> Contrast:
-    """Return a contrast without pairs, of how much a case's processes differ by chance."""
-    return paired([], processes=_alike(metric, evidence, evidence.candidate))
 
 
 def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
@@ -79,9 +74,9 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
     """
     cases: list[tuple[Contrast, float]] = []
     for evidence in suite:
-        alike = _alike(LEADING, evidence, evidence.candidate)
-        pair = paired([(0.0, 0.0)], planned, alike)
-        if alike:
+        known = alike(LEADING, evidence, evidence.candidate)
+        pair = paired([(0.0, 0.0)], planned, known)
+        if known:
             cases.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
     comparisons = compare([pair for pair, _ in cases], [tolerance for _, tolerance in cases])
     detectable = [comparison.detectable for comparison in comparisons if comparison is not None]
@@ -106,7 +101,7 @@ def _values(metric: Metric, pairing: Pairing) -> list[tuple[float, float]]:
     return values
 
 
-def _alike(metric: Metric, evidence: Evidence, like: Sequence[ProcessSummary]) -> list[list[float]]:
+def alike(metric: Metric, evidence: Evidence, like: Sequence[ProcessSummary]) -> list[list[float]]:
     """Return the logarithms that processes of one earlier run had on one device, run by run.
 
     Their values were measured as those of ``like``.
