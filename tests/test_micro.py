@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import gc
+import importlib.util
 import json
 import os
 import re
@@ -195,6 +197,14 @@ def test_what_cannot_be_profiled_loses_nothing(monkeypatch, capsys):
     assert "Not profiled: AssertionError: no counters here\n" in printed
     assert "Benchmark result saved to" in printed
     assert complaint == "bench-lib micro: error: not profiled: AssertionError: no counters here\n"
+
+
+def test_an_error_leaves_no_object_that_an_extension_reports_as_leaked(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    gc.freeze()
+    assert program.main(["--network", TINY, "--flops-prof-step", "1"]) == 2
+    assert "--flops-prof-step needs DeepSpeed" in capsys.readouterr().err
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize(("mode", "step"), [("training", "1"), ("inference", "10")])

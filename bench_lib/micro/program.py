@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -83,6 +84,8 @@ def _rank(options: MicroOptions, place: RankPlace) -> int:
         if place.ranks == 1:
             raise
         status = INTERRUPTED  # the parent prints the message
+    finally:
+        gc.unfreeze()  # otherwise extensions report leaks on stderr
     if place.ranks > 1:
         os._exit(status)
     return status

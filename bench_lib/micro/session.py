@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
@@ -154,7 +153,6 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
         outcomes = group.gathered(outcome)
     group.leave()
     clock.release()  # other cases may run on this device while this process lives
-    gc.unfreeze()  # otherwise extensions report leaks on stderr
     return RankSeen(
         place=place,
         case=case,
