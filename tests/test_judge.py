@@ -581,6 +581,31 @@ def test_pairs_too_noisy_to_tell_are_noisy_where_there_is_no_baseline():
     assert overall(verdicts_of({"noisy": noisy})["noisy"]) is Status.NOISY
 
 
+def by_the_reference_alone(new: dict[str, float], old: dict[str, float]) -> list[Verdict]:
+    here, there = (
+        [replace(p, values={**p.values, "kernels": count}) for p in make_processes(STEADY, **side)]
+        for side, count in ((new, 43.0), (old, 42.0))
+    )
+    pairs = list(zip(here, there, strict=True))
+    alone = Evidence(here, None, pairing=Pairing("old", pairs, 5, decides_alone=True))
+    found = verdicts_of({CASE: alone})[CASE]
+    assert {v.against for v in found} == {"reference"}
+    return found
+
+
+def test_what_a_reference_alone_judges_is_every_metric_that_has_a_tolerance():
+    told = by_the_reference_alone({"peak_memory_bytes": 100 * MIB}, {"peak_memory_bytes": 10 * MIB})
+    statuses = {v.metric: v.status for v in told}
+    assert statuses == {"latency": Status.OK, "memory": Status.REGRESSED}
+    assert "(10.0 MiB in old)" in told[-1].reason
+
+
+def test_times_that_a_reference_alone_measured_otherwise_are_incomparable():
+    (found,) = by_the_reference_alone({}, {"states": {"latency": IN_BURSTS}})
+    assert (found.metric, found.status) == ("latency", Status.INCOMPARABLE)
+    assert found.reason.startswith("the two sides' times were measured in different ways")
+
+
 @pytest.mark.parametrize(("own", "status"), [(0.0, Status.OK), (0.025, Status.REGRESSED)])
 def test_a_clock_that_the_whole_family_has_on_a_device_excuses_no_case(own, status):
     def case(slower: float) -> Evidence:

@@ -147,7 +147,7 @@ def test_a_metric_that_raises_costs_itself_and_no_night(monkeypatch):
 
 def test_a_metric_that_cannot_be_judged_is_skipped_alone(monkeypatch):
     broken = {"rule": Rule.THRESHOLD, "bound": lambda _evidence: 1 / 0}
-    declared = Metric("theirs", "theirs", "s", lambda seen, _: 1.0, tolerance=0.1, **broken)
+    declared = Metric("theirs", "theirs", "s", lambda seen, _: 1.0, **broken)
     only(monkeypatch, declared)
     process = make_process()
     processes = [replace(process, values={**process.values, "theirs": 1.0})] * 5
