@@ -45,7 +45,7 @@ from bench_lib.model import Case, Choice, Choices, Fault, ProcessSummary, Record
 from bench_lib.storage import acceptance, baselines, history
 from bench_lib.storage.baselines import BaselineChange, BaselineError
 from bench_lib.verdict import choices as compared
-from bench_lib.verdict.evidence import PINNED, Evidence
+from bench_lib.verdict.evidence import PINNED, Evidence, Pairing
 from bench_lib.worker import choices
 
 BIG = {"XBLOCK": 1024, "num_stages": 1, "num_warps": 4}
@@ -305,6 +305,15 @@ def test_memory_needs_no_tunings():
         Verdict(Status.REGRESSED, "memory", "more"), evidence(of_draw(OTHER, SLOW), tunings=1)
     )
     assert found.status is Status.REGRESSED
+
+
+@pytest.mark.parametrize(("pairs", "status"), [(2, Status.SUSPECT), (3, Status.REGRESSED)])
+def test_of_pairs_no_more_tunings_count_than_there_are_pairs(pairs, status):
+    (ours,), (theirs,) = of_draw(OTHER, SLOW), of_draw(ACCEPTED, FAST)
+    interleaved = Pairing("old", [(ours, theirs)] * pairs, 6)
+    slower = Verdict(Status.REGRESSED, "latency", "slower", against="reference")
+    found = compared.weighed(slower, evidence([ours], tunings=6, pairing=interleaved))
+    assert found.status is status
 
 
 def test_one_process_that_chose_otherwise_is_enough_to_doubt():

@@ -127,6 +127,14 @@ def test_one_odd_process_of_one_night_hides_no_slow_down(cases):
     assert suite.first_told(5) == 3
 
 
+def test_a_kind_of_process_that_stands_out_in_every_case_is_no_odd_one():
+    suite = Suite(nights=10, sd=0.0003)
+    for runs in suite.runs.values():
+        own = [*runs[0].processes[:4], process(0.0103, "accepted/4")]
+        runs[0] = replace(runs[0], processes=own)
+    assert not suite.slow(suite.ids, 7, 0.0045).asked()
+
+
 def test_nights_that_resemble_each_other_show_nothing():
     suite = Suite(cases=20, nights=1)
     steps = np.random.default_rng(2).normal(0, 0.002, (20, 40))
@@ -136,6 +144,42 @@ def test_nights_that_resemble_each_other_show_nothing():
         for case_id, value in zip(suite.ids, steps[:, night], strict=True):
             suite.add(case_id, night, 0.01 * math.exp(value))
     assert not any(suite.cut(nights).asked() for nights in range(10, 41, 3))
+
+
+def with_nights(changes, sd: float = 0.002) -> Suite:
+    """Return ten cases, one of which has nights that differ by these logarithms."""
+    suite = Suite(nights=len(changes), sd=sd)
+    accepted, *runs = suite.runs["case-03"]
+    own = [[process(0.01 * math.exp(change), "x/0")] for change in changes]
+    runs = [replace(run, processes=night) for run, night in zip(runs, own, strict=True)]
+    suite.runs["case-03"] = [accepted, *runs]
+    return suite
+
+
+def test_nights_that_agree_by_luck_are_held_against_what_other_cases_nights_differ_by():
+    suite = with_nights([0.0] * 6 + [0.004] * 4)
+    assert not suite.asked()
+    suite.runs = {"case-03": suite.runs["case-03"]}
+    assert [one.cases for one in suite.asked()] == [["case-03"]]
+
+
+def test_a_case_whose_nights_differ_far_more_than_the_others_is_judged_by_its_own():
+    assert not with_nights([-0.02, 0.02, -0.02, 0.0, -0.02, 0.02, 0.02, 0.02], sd=0.0005).asked()
+
+
+@pytest.mark.parametrize(("apart", "is_found"), [(0.003, True), (0.004, False)])
+def test_nights_are_held_against_what_the_processes_of_one_night_differ_by(apart, is_found):
+    suite = with_nights([0.0] * 6 + [0.004] * 4)
+    nights = [
+        [
+            process(run.processes[0].values["latency"] * math.exp(x), f"{run.run_id}/{x}")
+            for x in (-apart, 0.0, apart)
+        ]
+        for run in suite.runs["case-03"]
+    ]
+    runs = zip(suite.runs["case-03"], nights, strict=True)
+    suite.runs = {"case-03": [replace(run, processes=night) for run, night in runs]}
+    assert bool(suite.asked()) is is_found
 
 
 def test_nights_of_one_level_show_nothing_whoever_looks_how_often():
