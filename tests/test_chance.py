@@ -153,6 +153,15 @@ def test_a_reason_says_how_much_how_sure_against_what_and_who_agrees():
     )
 
 
+@pytest.mark.parametrize(
+    ("slower", "same", "is_common"), [(3, 1, True), (2, 2, False), (3, 0, False)]
+)
+def test_most_cases_that_moved_the_same_way_have_a_cause_in_common(slower, same, is_common):
+    found = answers([*[question([0.03, 0.03])] * slower, *[question([0.0, 0.0])] * same])
+    words = f"; {slower} of {slower + same} cases moved this way: look for a common cause"
+    assert [words in v.reason for v in found] == [*[is_common] * slower, *[False] * same]
+
+
 # ---- one alone --------------------------------------------------------------------------
 
 
