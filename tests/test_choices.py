@@ -330,6 +330,7 @@ def test_a_baseline_of_several_draws_hands_out_its_commonest_and_is_held_against
     assert compared.commonest([]) is None
     case = Evidence(of_draw(ACCEPTED, FAST), baseline)
     assert case.references[PINNED] == mixed[:3]
+    assert Evidence(of_draw(OTHER, FAST), baseline).references[PINNED] == mixed[3:]
     assert Evidence(of_draw(ELSEWHERE, FAST), baseline).references[PINNED] == mixed
 
 

@@ -47,7 +47,7 @@ def nights_of(processes, times: int):
 
 @pytest.mark.parametrize(("nights", "known"), [(4, {PINNED}), (5, {PINNED, ROLLING})])
 def test_five_accepted_nights_are_a_reference_and_one_of_many_processes_is_not(nights, known):
-    several = nights_of(on("aaaaaa"), nights)
+    several = nights_of(on(*"aaaaaa"), nights)
     assert evidence(on("a"), on("a"), several).references.keys() == known
 
 

@@ -29,10 +29,6 @@ def verdict(metric: str, candidate, baseline, limits=None, **fields) -> Verdict:
     return found
 
 
-def spreads(*values: float) -> list[ProcessSummary]:
-    return [make_process(spread=value) for value in values]
-
-
 def peaks(*values: int | None) -> list[ProcessSummary]:
     return [make_process(peak_memory_bytes=value) for value in values]
 
@@ -99,24 +95,6 @@ def test_what_only_the_first_process_can_tell_is_confirmed_by_asking_the_others(
     assert verdict("compile_time", [cold, warm], before, planned=6).status is Status.SUSPECT
     found = verdict("compile_time", [cold, warm, warm], before, planned=6)
     assert (found.status, found.value, found.baseline) == (Status.REGRESSED, 100.0, 10.0)
-
-
-# ---- stability --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "limit", "status"),
-    [
-        (0.10, 0.10, Status.OK),
-        (0.11, 0.10, Status.REGRESSED),
-        (0.06, 0.05, Status.REGRESSED),
-        (0.05, 0.05, Status.OK),
-    ],
-)
-def test_a_spread_above_its_limit_is_a_regression(value, limit, status):
-    found = verdict("stability", spreads(value), spreads(0.01), Limits(spread=limit))
-    assert (found.metric, found.status) == ("stability", status)
-    assert (found.value, found.baseline, found.tolerance) == (value, 0.01, limit)
 
 
 # ---- memory -----------------------------------------------------------------------------
