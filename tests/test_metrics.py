@@ -129,6 +129,13 @@ def test_a_value_that_chance_cannot_be_told_of_is_not_kept(enqueue_s):
     assert "enqueue" not in values_of(make_measurement(enqueue_s=enqueue_s))
 
 
+@pytest.mark.parametrize(
+    ("compile_s", "is_kept"), [(0.0, True), (-1.0, False), (math.inf, False), (math.nan, False)]
+)
+def test_a_threshold_is_for_numbers_from_zero_on(compile_s, is_kept):
+    assert ("compile_time" in values_of(make_measurement(compile_s=compile_s))) is is_kept
+
+
 def only(monkeypatch, *declared: Metric) -> None:
     found = {metric.name: metric for metric in (LEADING, *declared)}
     for module in (metrics, judge):
@@ -178,7 +185,7 @@ def test_a_case_may_limit_by_name_what_no_field_of_its_limits_does():
     }
     assert found == {**found, **expected}
     of_fields = {"latency", "throughput", "stability", "memory", "compile_time"}
-    assert of_fields <= registered().keys() - found.keys()
+    assert of_fields | {"finite"} <= registered().keys() - found.keys()
 
 
 # ---- energy, which is judged by chance where a case asks --------------------------------
