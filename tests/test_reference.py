@@ -450,7 +450,7 @@ def test_without_a_reference_nothing_is_said_of_one(bed):
 def test_a_device_that_no_baseline_knows_is_named_with_the_instrument(bed):
     accept(bed, CASE.id, process={"device_uuid": "GPU-ffff"})
     bed.run(CASE, sides={"": Side()})
-    words = "this device is new: --perf-reference would detect 1.1%"
+    words = "this device is new: --perf-reference would detect 0.6%"
     assert bed.said[-1] == f"against 5 processes on 1 device; {words}"
 
 
@@ -1000,7 +1000,14 @@ def told(metric, *pairs, evidence=None, **fields):
 def test_less_throughput_than_the_reference_is_worse():
     assert told("log_throughput", (0.0, 0.25)).contrast.estimate == pytest.approx(0.25)
     assert told("log_median", (0.25, 0.0)).contrast.estimate == pytest.approx(0.25)
-    assert told("log_median", (0.25, 0.0)).tolerance == 0.01
+
+
+@pytest.mark.parametrize(
+    ("own", "beside_a_reference"), [(0.01, 0.005), (0.03, 0.03), (0.002, 0.002)]
+)
+def test_a_pair_tolerates_half_of_the_default_and_all_of_a_cases_own(own, beside_a_reference):
+    known = Evidence([make_process()], make_baseline(), Limits(tolerance=own))
+    assert told("log_median", (0.25, 0.0), evidence=known).tolerance == beside_a_reference
 
 
 def test_device_time_is_asked_of_pairs_that_waited_for_their_host():

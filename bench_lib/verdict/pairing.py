@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench_lib.findings import Interleaved, NotInterleaved, Overruled, SlowerThanBaseline
-from bench_lib.model import ProcessSummary, Status, Verdict
+from bench_lib.model import Limits, ProcessSummary, Status, Verdict
 from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Pairing
 from bench_lib.verdict.metrics import DEVICE, LEADING, find, of
@@ -33,6 +33,9 @@ _REPLACED = (*SLOWER, Status.NOISY, Status.IMPROVED, Status.INVALID)
 """Statuses of a baseline's verdict that the pairs' answer may replace."""
 TIMES = (LEADING, DEVICE)
 """Metrics that are worth the time of further pairs."""
+DEFAULT, BETWEEN_SIDES = Limits().tolerance, 0.005
+"""A time's tolerance beside a baseline if the case does not say, and beside the other side of a
+pair: these share the device and the host, for which much of the default is needed."""
 
 
 def is_answer(verdict: Verdict) -> bool:
@@ -61,9 +64,14 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         metric,
         REFERENCE,
         paired(pairs, pairing.planned, alike(metric, evidence, candidates)),
-        metric.tolerance_in(evidence.limits) or 0.0,
+        _tolerance(metric, evidence.limits),
         findings=[Interleaved(pairing.reference, pairing.decides_alone, pairing.ended)],
     )
+
+
+def _tolerance(metric: Metric, limits: Limits) -> float:
+    tolerance = metric.tolerance_in(limits) or 0.0
+    return BETWEEN_SIDES if metric in TIMES and tolerance == DEFAULT else tolerance
 
 
 def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
@@ -77,7 +85,7 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
         known = alike(LEADING, evidence, evidence.candidate)
         pair = paired([(0.0, 0.0)], planned, known)
         if known:
-            cases.append((pair, LEADING.tolerance_in(evidence.limits) or 0.0))
+            cases.append((pair, _tolerance(LEADING, evidence.limits)))
     comparisons = compare([pair for pair, _ in cases], [tolerance for _, tolerance in cases])
     detectable = [comparison.detectable for comparison in comparisons if comparison is not None]
     return statistics.median(detectable) if detectable else None
