@@ -118,10 +118,10 @@ def test_a_tick_of_the_clock_in_a_short_stretch_is_nobody_else():
 
 @pytest.mark.parametrize(
     ("iteration_s", "slower"),
-    [([1.0] * 20, False), ([1.0] * 19 + [1.5], False), ([1.0] * 19 + [2.0], True), ([], False)],
+    [([0.5] * 20, False), ([0.5] * 19 + [0.75], False), ([0.5] * 19 + [1.0], True), ([], False)],
 )
 def test_stalls_that_the_median_does_not_see_are_slower_all_the_same(iteration_s, slower):
-    accepted = [make_process(log_median=x) for x in (-0.01, 0.01)]
+    accepted = [make_process(log_median=math.log(0.5) + x) for x in (-0.01, 0.01)]
     assert is_slower(make_measurement(iteration_s=iteration_s), accepted, 0.01) == slower
     assert not is_slower(make_measurement(iteration_s=iteration_s), [], 0.01)
 
