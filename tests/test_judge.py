@@ -788,6 +788,15 @@ def test_a_wall_time_that_is_the_hosts_is_not_held_against_that_of_another_host(
     assert (is_told in found.reason) is (device == "b")
 
 
+@pytest.mark.parametrize(("device", "status"), [("a", Status.NOISY), ("b", Status.SKIPPED)])
+def test_a_wall_time_that_another_host_makes_noisy_is_left_to_the_devices_own_time(device, status):
+    old = [replace(p, device_uuid="a", worker="then/1") for p in devices(*[-1.0] * 5)]
+    walls = [p for wall in (0.05, 0.2, 0.35) for p in bound(wall, device=-1.0)]
+    now = [replace(process, device_uuid=device, worker="now/1") for process in walls]
+    found = verdicts_on(now, of(old), planned=6)
+    assert {v.metric: v.status for v in found}["latency"] is status
+
+
 @pytest.mark.parametrize("change", [0.0, -0.1])
 def test_a_device_that_waited_only_now_and_lost_nothing_is_as_it_seems(change):
     found = verdict("latency", bound(change, change), make_baseline(STEADY))

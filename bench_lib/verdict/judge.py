@@ -404,8 +404,8 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
     elsewhere = evidence.is_new_device and is_by_chance
     if elsewhere and status is Status.REGRESSED:
         status = Status.SUSPECT
-    may_be_slower = verdict.status in SLOWER or is_within or _cannot_tell(verdict)
-    is_replaced = device_is_steady and status is Status.NOISY and may_be_slower
+    may_be_host = verdict.status in SLOWER or is_within or elsewhere or _cannot_tell(verdict)
+    is_replaced = device_is_steady and status is Status.NOISY and may_be_host
     allowed = BETWEEN_HOST_STATES if before and is_by_chance else 0.0
     finding = HostBound(before, allowed, device_judges=is_replaced, elsewhere=elsewhere)
     if not before or verdict.status is Status.REGRESSED:
