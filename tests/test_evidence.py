@@ -142,7 +142,7 @@ def test_a_devices_own_processes_are_compared_with_where_there_are_two(here, the
     ],
 )
 def test_a_device_is_new_where_others_were_measured_and_it_hardly_was(here, there, is_new):
-    assert evidence(on(*here), on(*there)).is_new_device is is_new
+    assert evidence(on(*here), on(*there)).is_new_to("pinned") is is_new
 
 
 def test_the_prefix_of_a_uuid_makes_no_other_device():

@@ -788,6 +788,15 @@ def test_a_wall_time_that_is_the_hosts_is_not_held_against_that_of_another_host(
     assert (is_told in found.reason) is (device == "b")
 
 
+def test_a_wall_time_that_is_the_hosts_is_held_against_the_same_hosts_nights():
+    old = [replace(p, device_uuid="a", worker="then/1") for p in bound(*STEADY)]
+    nights = [replace(p, device_uuid="b", worker=f"{n}/1") for n, p in enumerate(bound(*STEADY))]
+    now = [replace(p, device_uuid="b", worker="now/1") for p in bound(*[0.3] * 6)]
+    found = verdicts_on(now, of(old), rolling=nights, planned=6)
+    statuses = {v.against: v.status for v in found if v.metric == "latency"}
+    assert statuses == {"pinned": Status.SUSPECT, "rolling": Status.REGRESSED}
+
+
 @pytest.mark.parametrize(("device", "status"), [("a", Status.NOISY), ("b", Status.SKIPPED)])
 def test_a_wall_time_that_another_host_makes_noisy_is_left_to_the_devices_own_time(device, status):
     old = [replace(p, device_uuid="a", worker="then/1") for p in devices(*[-1.0] * 5)]

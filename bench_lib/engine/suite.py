@@ -413,7 +413,7 @@ class Suite:
         line = f"against {many(processes, 'process')}"
         if devices := {process.device_uuid for process in accepted} - {None}:
             line += f" on {many(len(devices), 'device')}"
-        if any(case.is_new_device for case in judged):
+        if any(case.is_new_to(PINNED) for case in judged):
             detects = pairing.would_detect(judged, PLANNED)
             gain = "cancels device variation" if detects is None else f"would detect {detects:.1%}"
             line += f"; this device is new: --perf-reference {gain}"

@@ -130,11 +130,10 @@ class Evidence:
         own = self._on_its_devices(against)
         return own if len(own) >= AGREEING else self.references[against]
 
-    @property
-    def is_new_device(self) -> bool:
-        """Whether the accepted processes hardly know the device that measured."""
-        own = self._on_its_devices(PINNED)
-        known = [process for process in self.references[PINNED] if process.origin.device]
+    def is_new_to(self, against: str) -> bool:
+        """Whether a reference's processes hardly know the device that measured."""
+        own = self._on_its_devices(against)
+        known = [process for process in self.references[against] if process.origin.device]
         is_known_here = any(process.origin.device for process in self.candidate)
         return is_known_here and len(own) < min(AGREEING, len(known))
 

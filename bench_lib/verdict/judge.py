@@ -401,7 +401,7 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
             status = Status.NOISY
         elif verdict.interval is None or verdict.interval[0] <= most:
             status = Status.SUSPECT
-    elsewhere = evidence.is_new_device and is_by_chance
+    elsewhere = is_by_chance and evidence.is_new_to(verdict.against)
     if elsewhere and status is Status.REGRESSED:
         status = Status.SUSPECT
     may_be_host = verdict.status in SLOWER or is_within or elsewhere or _cannot_tell(verdict)
