@@ -248,6 +248,19 @@ def test_few_single_pairs_tell_nothing():
     assert compare(suite, [TOLERANCE] * 9) == [None] * 9
 
 
+@pytest.mark.parametrize(
+    ("waiting", "sd", "is_told"), [(4, 0.1, True), (4, 0.001, False), (3, 0.1, False)]
+)
+def test_several_pairs_that_wait_for_their_host_tell_their_own_spread(waiting, sd, is_told):
+    rng = random.Random(7)
+    steady = one_pair_each(rng, 40, 0.001)
+    apart = [paired([(way * sd, 0.0)], 6) for way in (-1.5, 1.0, -0.5)[: waiting - 1]]
+    restless = [replace(each, waits=True) for each in (*apart, paired([(0.05, 0.0)], 6))]
+    *others, found = compared([*steady, *restless])
+    assert (found.interval[0] < 1) is is_told
+    assert all(each.process.variance < 0.003**2 for each in others[:40])
+
+
 def test_one_outlying_pair_of_two_is_not_beyond_chance():
     known = [paired([(x, 0.0), (-x, 0.0)]) for x in (0.0005, 0.0008, 0.001) * 10]
     odd = paired([(-0.002, 0.0), (0.024, 0.0)])

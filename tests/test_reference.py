@@ -1028,6 +1028,8 @@ def test_pairs_borrow_the_spread_of_processes_of_one_run_on_one_device():
     evidence = Evidence([make_process()], replace(make_baseline(), processes=old))
     (group,) = told("log_median", (0.0, 0.0), evidence=evidence).contrast.alike
     assert sorted(group) == [0.0, pytest.approx(2**0.5)]
+    waited = told("log_median", (0.0, 0.0), evidence=evidence, host_bound=True).contrast
+    assert (waited.waits, waited.alike) == (True, [])  # other hosts tell nothing of this one
 
 
 def test_what_is_judged_without_the_reference_is_asked_nothing():

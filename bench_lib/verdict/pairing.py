@@ -58,12 +58,14 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
     pairs = [(sign * math.log(new), sign * math.log(old)) for new, old in _values(metric, pairing)]
     if not pairs:
         return None
-    candidates = [new for new, _ in pairing.pairs]
+    waits = metric.host_sets and any(side.host_bound for pair in pairing.pairs for side in pair)
+    # What other hosts did says nothing of this one.
+    known = [] if waits else alike(metric, evidence, [new for new, _ in pairing.pairs])
     return Question(
         case_id,
         metric,
         REFERENCE,
-        paired(pairs, pairing.planned, alike(metric, evidence, candidates)),
+        replace(paired(pairs, pairing.planned, known), waits=waits),
         _tolerance(metric, evidence.limits),
         findings=[Interleaved(pairing.reference, pairing.decides_alone, pairing.ended)],
     )
