@@ -41,6 +41,8 @@ LEAST_PROCESSES = 5
 """Below this a baseline's own spread is hardly known, and the verdict says so."""
 LEAST_CASES = 4
 """Fewer cases say nothing about how spreads are distributed."""
+LEAST_WAITING = 3
+"""Of fewer pairs that wait for their host, one that changed would widen the others' spread."""
 LEAST_SUITE = 10
 """Fewer cases say nothing about how far apart two runs are."""
 LEAST_FAMILY = 6
@@ -438,10 +440,10 @@ def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
     on restless hosts with an H200 they differed by 10 to 30% where the others did by 0.1%.
     """
     waits = np.array([contrast.waits for contrast in contrasts], dtype=bool)
-    if waits.sum() < LEAST_CASES:
+    if waits.sum() < LEAST_WAITING:
         return _spreads_of(contrasts, LEAST_SUITE)
     found = Estimates(np.zeros(len(waits)), np.zeros(len(waits)))
-    for chosen, least in ((waits, LEAST_CASES), (~waits, LEAST_SUITE)):
+    for chosen, least in ((waits, LEAST_WAITING), (~waits, LEAST_SUITE)):
         at = np.flatnonzero(chosen)
         of_these = _spreads_of([contrasts[i] for i in at.tolist()], least)
         found.variance[at], found.degrees[at] = of_these.variance, of_these.degrees
