@@ -370,6 +370,7 @@ NOTED = "note: both sides import mynet from "
         pytest.param({}, "src/mynet/__init__.py", True, id="an editable install"),
         pytest.param({"torch": ACCEPTED}, "mynet.py", False, id="to compare another torch"),
         pytest.param({}, "../target/mynet.py", False, id="the target branch"),
+        pytest.param({}, "target/mynet.py", False, id="the target branch in the checkout"),
         pytest.param({}, "perf_tests/mynet.py", False, id="code of the tests"),
     ],
 )
@@ -377,7 +378,9 @@ def test_code_that_only_the_checkout_has_is_not_compared_unnoticed(
     bed, monkeypatch, there, file, is_noted
 ):
     checkout = bed.folder / "checkout"
-    checkout.mkdir()
+    worktree = checkout / "target"
+    worktree.mkdir(parents=True)
+    (worktree / ".git").touch()
     monkeypatch.chdir(checkout)
     bed.there.versions |= {"torch": TONIGHTS, **there}
     code = {"code": {"mynet": str((checkout / file).resolve())}, "iteration_s": USUAL}

@@ -450,7 +450,10 @@ class Suite:
             tests = Path((self.records[case_id].nodeid or "").partition("::")[0]).parent.name
             files = {n: Path(file) for m in theirs.measurements for n, file in m.code.items()}
             for name, file in files.items():
-                if file.is_relative_to(here) and tests not in file.relative_to(here).parts:
+                if not file.is_relative_to(here) or tests in file.relative_to(here).parts:
+                    continue
+                # The target branch's worktree may be a folder of this checkout.
+                if not any((p / ".git").exists() for p in file.parents if here in p.parents):
                     shared[name] = None
         if not shared:
             return ""
