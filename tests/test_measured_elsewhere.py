@@ -56,6 +56,7 @@ WEAKENS = {
 }
 NO_DEVICE_S = {
     "verdict/nights.py NIGHT": "of people's day",
+    "verdict/pairing.py DEFAULT": "a choice",
     "verdict/statistics/change.py LEAST_PAIRS": "a count",
     "verdict/statistics/change.py LEAST_SUITE": "a count",
     "verdict/statistics/change.py LEAST_RUNS": "a count",

@@ -295,7 +295,7 @@ def test_what_the_profiler_itself_costs_the_host_is_not_read(tmp_path):
 def test_copies_are_answered_apart_from_kernels(tmp_path):
     events = [kernel(RELU, 0, 80), copy("HtoD (Pinned -> Device)", 100, 20)]
     found = answers(read(write(tmp_path, events)))
-    assert found["memory copies"][0].startswith("1, 20 us, 20.0%")
+    assert found["memory copies"][0].startswith("1 call, 20 us, 20.0%")
     assert found["launches"][0].startswith("1 launch of 1 kernel,")
 
 
