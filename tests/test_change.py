@@ -261,6 +261,15 @@ def test_several_pairs_that_wait_for_their_host_tell_their_own_spread(waiting, s
     assert all(each.process.variance < 0.003**2 for each in others[:40])
 
 
+def test_restless_pairs_of_others_hide_no_slowdown_that_several_pairs_agree_on():
+    steady = one_pair_each(random.Random(7), 40, 0.001)
+    apart = [paired([(change, 0.0)], 6) for change in (-0.12, -0.3)]
+    slower = paired([(0.1 + off, 0.0) for off in (-0.004, 0.0, 0.004, 0.002)], 6)
+    restless = [replace(each, waits=True) for each in (*apart, slower)]
+    *_, found = compared([*steady, *restless])
+    assert found.interval[0] > 1.09
+
+
 def test_one_outlying_pair_of_two_is_not_beyond_chance():
     known = [paired([(x, 0.0), (-x, 0.0)]) for x in (0.0005, 0.0008, 0.001) * 10]
     odd = paired([(-0.002, 0.0), (0.024, 0.0)])

@@ -469,7 +469,9 @@ def _spreads_of(contrasts: Sequence[Contrast], least_pairs: int) -> Estimates:
     degrees = least if prior is None else prior.degrees
     usual = Estimate(max(LEAST_SD, np.median(far[is_pair]) / MIDDLE) ** 2, degrees)
     guess = replace(usual, degrees=min(most, max(least, degrees)))
-    return drawn(own, usual).where(~is_alone, guess)
+    # What a host does to some cases' pairs says little of one that has several of its own.
+    several = own if all(contrast.waits for contrast in contrasts) else drawn(own, usual)
+    return several.where(~is_alone, guess)
 
 
 def drawn(own: Estimates, prior: Estimate | None = None) -> Estimates:
