@@ -341,7 +341,7 @@ def test_the_command_says_first_what_it_takes_and_last_what_it_was(command):
     said, lines = err.splitlines(), out.splitlines()
     assert status == 0
     assert said[0] == "16 candidates after c0 Change 0 up to c16 Change 16, on mi300x"
-    assert said[1].startswith("about 18 pairs and ")
+    assert said[1].startswith("about 52 pairs and ")
     assert said[1].endswith("pairs differ by 0.5%; wrong at most once in 20")
     assert said[2] == "0 pairs so far; measuring c16 Change 16"
     assert lines[1].split() == ["c11", "Change", "11"]

@@ -74,6 +74,8 @@ def bisect(
     from bench_lib.storage.runs import Runs
     from bench_lib.studies import ab
     from bench_lib.studies.bisect import Bisecting, commits, ends_of, pair_noise, versions
+    from bench_lib.verdict import pairing
+    from bench_lib.verdict.metrics import LEADING
     from bench_lib.verdict.statistics.sequential import ChangeSearch
 
     device = backends.detect()[0]
@@ -93,7 +95,8 @@ def bisect(
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
     places = (history / "bisections" / key, cache_folder() / "bisections" / key)
     noise = pair_noise(runs, target.id)
-    search = ChangeSearch(len(line) - 1, target.limits.tolerance, share, noise)
+    tolerance = pairing.tolerated(LEADING, target.limits)
+    search = ChangeSearch(len(line) - 1, tolerance, share, noise)
     hunt = Bisecting(target, device, line, search, *places, say)
     pairs = search.expected_pairs()
     takes_s = pairs * ab.expected_s([target], 1, pace.read(history, device.key))

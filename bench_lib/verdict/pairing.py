@@ -66,14 +66,15 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
         metric,
         REFERENCE,
         replace(paired(pairs, pairing.planned, known), waits=waits),
-        _tolerance(metric, evidence.limits),
+        tolerated(metric, evidence.limits),
         findings=[Interleaved(pairing.reference, pairing.decides_alone, pairing.ended)],
     )
 
 
-def _tolerance(metric: Metric, limits: Limits) -> float:
-    tolerance = metric.tolerance_in(limits) or 0.0
-    return BETWEEN_SIDES if metric in TIMES and tolerance == DEFAULT else tolerance
+def tolerated(metric: Metric, limits: Limits) -> float:
+    """Return the fraction that is tolerated between the sides of a pair."""
+    own = metric.tolerance_in(limits) or 0.0
+    return BETWEEN_SIDES if metric in TIMES and own == DEFAULT else own
 
 
 def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
@@ -87,7 +88,7 @@ def would_detect(suite: Sequence[Evidence], planned: int) -> float | None:
         known = alike(LEADING, evidence, evidence.candidate)
         pair = paired([(0.0, 0.0)], planned, known)
         if known:
-            cases.append((pair, _tolerance(LEADING, evidence.limits)))
+            cases.append((pair, tolerated(LEADING, evidence.limits)))
     comparisons = compare([pair for pair, _ in cases], [tolerance for _, tolerance in cases])
     detectable = [comparison.detectable for comparison in comparisons if comparison is not None]
     return statistics.median(detectable) if detectable else None
