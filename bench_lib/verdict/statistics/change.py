@@ -437,7 +437,7 @@ def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
     """Return the variance between each case's processes, or pairs, as far as it is known.
 
     Pairs that wait for their host differ by what that host does now, so several of these are apart:
-    on restless hosts with an H200 they differed by 10 to 30% where the others did by 0.1%.
+    on restless hosts with an H200 they differed by up to 48% where the others did by 0.1%.
     """
     waits = np.array([contrast.waits for contrast in contrasts], dtype=bool)
     if waits.sum() < LEAST_WAITING:
