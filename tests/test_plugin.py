@@ -1601,6 +1601,9 @@ def test_a_reference_that_cannot_be_used_is_refused_by_hand_and_warned_about_by_
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stderr.fnmatch_lines([f"ERROR: {words}"])
     assert not runs_in(pytester)
+    empty = run("-k", "alpha", "--perf-reference=")
+    assert empty.ret == pytest.ExitCode.USAGE_ERROR
+    empty.stderr.fnmatch_lines(["ERROR: --perf-reference is empty; name an interpreter, or *"])
     no_program = run("-k", "alpha", "--perf-reference", "./conftest.py")
     no_program.stderr.fnmatch_lines(["ERROR: *conftest.py cannot be run; name the Python of the *"])
     warned = run("-k", "alpha", "-o", "perf_reference=/nowhere/python")

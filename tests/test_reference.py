@@ -704,7 +704,7 @@ def test_a_path_is_shown_without_detours(pytester):
 def test_the_command_line_names_another_one_or_none(pytester):
     ini = "perf_reference = accepted/bin/python\n"
     assert read(pytester, ini, "--perf-reference", "python3.99") == Side("python3.99")
-    assert read(pytester, ini, "--perf-reference", "") is None
+    assert read(pytester, ini, "-o", "perf_reference=") is None
 
 
 def test_a_container_is_named_by_the_words_that_run_in_it(pytester):

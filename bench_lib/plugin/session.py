@@ -150,7 +150,11 @@ def _reference(config: pytest.Config) -> Side | None:
         )
     python = _setting(config, "perf_reference") if pythons is None else pythons[0]
     if not python:
-        return None
+        if pythons is None:
+            return None
+        raise pytest.UsageError(
+            "--perf-reference is empty; name an interpreter, or write -o perf_reference= for none"
+        )
     if python == SAME:
         return Side(label="this environment itself")
     try:
