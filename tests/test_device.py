@@ -364,6 +364,14 @@ def test_a_disturbed_measurement_is_looked_at_once_more_and_kept_with_the_reason
     assert second.process == 0
 
 
+def test_what_waits_for_its_host_twice_is_looked_at_once_in_later_processes(bench, workers):
+    workers.script["a"] = [{"host_bound": True}]
+    one, cases = bench(), [make_case(id="a")]
+    assert len(one.measure(*cases)[0].attempts) == 2
+    (again,) = one.measure_again(cases, 1)
+    assert [attempt.accepted for attempt in again[0].attempts] == [True]
+
+
 def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):
     workers.asks_to_give_way = True
     one = bench()

@@ -104,6 +104,8 @@ class HeldDevice:
         """Why the reference cannot be measured any more."""
         self._without_reference: set[str] = set()
         """Ids of the cases that the reference cannot measure."""
+        self._waiting: set[tuple[str, str]] = set()
+        """Sides and cases whose device waited for its host twice: this host cannot keep up."""
         self._start_watching = watch
         self._watchers = {device.index: watch(device)}
         """Telemetry of this device, and of the other ranks' devices, by index."""
@@ -346,6 +348,8 @@ class HeldDevice:
         why = first.discarded or (measurement and disturbance(measurement))
         if measurement is None or why is None:
             return [first]
+        if not first.discarded and measurement.host_bound and (side, case.id) in self._waiting:
+            return [first]
         if not first.invalid and request.keeps and measurement.compile_s is not None:
             # What compiling leaves behind slows the host: on an H100 a step of 3.1 ms took 4.6 ms
             # until a fresh process found the compiled code.
@@ -356,6 +360,8 @@ class HeldDevice:
         if second.measurement is not None and measurement.numerics is not None:
             repeated = replace(second.measurement, numerics=measurement.numerics)
             second = replace(second, measurement=repeated)
+        if second.measurement is not None and second.measurement.host_bound:
+            self._waiting.add((side, case.id))
         return [replace(first, accepted=False, discarded=f"{why}; measured again"), second]
 
     def _attempt(self, case: Case, process: int, side: str, request: MeasureRequest) -> Attempt:

@@ -50,6 +50,11 @@ class Pairing:
     decides_alone: bool = False
     """Whether nothing else is compared: the reference judges every metric."""
 
+    @property
+    def waited(self) -> bool:
+        """Whether a device waited for its host in some process."""
+        return any(process.host_bound for pair in self.pairs for process in pair)
+
 
 NO_PAIRING = Pairing("", planned=0)
 """No accepted environment was named."""
