@@ -80,6 +80,8 @@ def _misused(error: Any) -> int:
         option = " / ".join(parameter.opts)
     named = option is not None and error.message
     message = f"{option}: {error.message}" if named else error.format_message()
+    if parameter is not None and not named:  # it is missing: its help says what it can be
+        message = f"{message.removesuffix('.')}: {parameter.help}"
     message = " ".join(message.split()).removesuffix(".")
     if "; " not in message:  # otherwise it names the remedy
         context = getattr(error, "ctx", None)
