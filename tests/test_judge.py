@@ -666,6 +666,16 @@ def test_a_case_that_does_not_wait_for_its_host_has_one_time():
     assert "device" not in {v.metric for v in verdicts_on(new, of(old))}
 
 
+def test_processes_that_do_not_wait_are_held_against_those_that_did_not():
+    calm = [replace(process, host_bound=False) for process in bound(*STEADY)]
+    now = [replace(process, host_bound=False) for process in bound(0.03, 0.03, device=-0.9)]
+    verdicts = verdicts_on(now, of([*calm, *bound(0.3, 0.4)]))
+    assert [v.metric for v in verdicts if v.status is not Status.OK] == ["latency"]
+    assert "3.0% slower than 5 baseline processes" in verdicts[0].reason
+    few = verdict("latency", now, of([*calm[:1], *bound(0.3, 0.4)]))
+    assert "than 3 baseline processes" in few.reason
+
+
 def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():
     verdicts = verdicts_on(bound(0.0), of(bound(*STEADY, source="kernels")))
     assert [v.status for v in verdicts if v.metric == "device"] == [Status.NOISY]

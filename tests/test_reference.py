@@ -968,28 +968,6 @@ def test_a_wall_time_that_looks_slower_is_left_to_the_devices_own_time_after_fou
         assert pairing.want_more(verdicts, evidence) == more
 
 
-@pytest.mark.parametrize(("waits", "status"), [(False, Status.SKIPPED), (True, Status.REGRESSED)])
-def test_pairs_that_did_not_wait_answer_for_the_devices_own_time_by_their_wall_time(waits, status):
-    """The reference's device time is not known here."""
-    accepted = [waiting(0.2, 0.0001 * n) for n in range(5)]
-    pairs = [
-        (
-            replace(waiting(0.1 + n, 0.1 + n), host_bound=waits),
-            replace(busy(0.1 + n), host_bound=waits),
-        )
-        for n in (0.0, 0.0001, 0.0002, 0.0003)
-    ]
-    evidence = Evidence(
-        [new for new, _ in pairs],
-        replace(make_baseline(), processes=accepted),
-        pairing=Pairing("old", pairs, len(pairs)),
-    )
-    found = verdicts_of({"case": evidence})["case"]
-    (device,) = [v for v in found if v.metric == "device"]
-    assert device.status is status
-    assert pairing.elsewhere(found) == ([] if waits else [device])
-
-
 def test_the_spread_of_pairs_is_learned_from_the_suite():
     rng = random.Random(1)
 

@@ -50,11 +50,6 @@ class Pairing:
     decides_alone: bool = False
     """Whether nothing else is compared: the reference judges every metric."""
 
-    @property
-    def waited(self) -> bool:
-        """Whether a device waited for its host in some process."""
-        return any(process.host_bound for pair in self.pairs for process in pair)
-
 
 NO_PAIRING = Pairing("", planned=0)
 """No accepted environment was named."""
@@ -88,10 +83,12 @@ class Evidence:
         if self.baseline is None:
             return {}
         nights = not_chosen_otherwise(self.rolling, self.candidate)
-        accepted = self.baseline.processes
+        accepted: Sequence[ProcessSummary] = self.baseline.processes
         draw = next(filter(None, map(known_choices, self.candidate)), None)
         if draw is not None and len(alike := chosen_alike(accepted, draw)) >= AGREEING:
             accepted = alike
+        if not any(process.host_bound for process in self.candidate):
+            accepted, nights = unwaiting(accepted), unwaiting(nights)
         # A night counts once, however many processes it has; one of an unknown run is a night.
         runs = {process.run or n for n, process in enumerate(nights)}
         return {PINNED: accepted, **({ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {})}
@@ -188,6 +185,12 @@ def not_chosen_otherwise(
     if (draw := next(filter(None, map(known_choices, like)), None)) is None:
         return processes
     return [p for p in processes if (own := known_choices(p)) is None or own.chooses_as(draw)]
+
+
+def unwaiting(processes: Sequence[ProcessSummary]) -> Sequence[ProcessSummary]:
+    """Return the processes whose device did not wait for its host, unless they are too few."""
+    own = [process for process in processes if not process.host_bound]
+    return own if len(own) >= AGREEING else processes
 
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:

@@ -58,7 +58,7 @@ def question(case_id: str, metric: Metric, evidence: Evidence) -> Question | Non
     pairs = [(sign * math.log(new), sign * math.log(old)) for new, old in _values(metric, pairing)]
     if not pairs:
         return None
-    waits = metric.host_sets and pairing.waited
+    waits = metric.host_sets and any(side.host_bound for pair in pairing.pairs for side in pair)
     # What other hosts did says nothing of this one.
     known = [] if waits else alike(metric, evidence, [new for new, _ in pairing.pairs])
     return Question(
@@ -99,7 +99,7 @@ def _values(metric: Metric, pairing: Pairing) -> list[tuple[float, float]]:
 
     Where neither device waited for its host, the iteration's time is the device's own.
     """
-    if metric.in_place_of_host and not pairing.waited:
+    if metric.in_place_of_host and not any(p.host_bound for pair in pairing.pairs for p in pair):
         return []
     values = []
     for pair in pairing.pairs:
@@ -191,43 +191,32 @@ def decided(
             else v
             for v in verdicts
         ]
-    others = [_set_aside(v, _answer_to(v, answers), pairing) for v in verdicts]
-    slower = elsewhere([*answers, *others])
-    complete = [
-        _complete(answer, [v for v in slower if _answer_to(v, answers) is answer], pairing)
-        for answer in answers
-    ]
+    by_metric = {answer.metric: answer for answer in answers}
+    others = [_set_aside(verdict, by_metric.get(verdict.metric), pairing) for verdict in verdicts]
+    complete = [_complete(answer, others, pairing) for answer in answers]
     order = list(dict.fromkeys(verdict.metric for verdict in (*verdicts, *answers)))
     return sorted([*complete, *others], key=lambda verdict: order.index(verdict.metric))
 
 
 def elsewhere(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return what the baseline calls slower and the pairs do not: it is not the software's."""
-    answers = [verdict for verdict in verdicts if verdict.against == REFERENCE]
+    fine = {v.metric for v in verdicts if v.against == REFERENCE and v.status in _FINE}
     return [
         verdict
         for verdict in verdicts
-        if verdict.against != REFERENCE and verdict.status is Status.SKIPPED and beyond(verdict, 1)
-        if (answer := _answer_to(verdict, answers)) is not None and answer.status in _FINE
+        if verdict.metric in fine
+        and verdict.against != REFERENCE
+        and verdict.status is Status.SKIPPED
+        and beyond(verdict, 1)
     ]
 
 
-def _answer_to(verdict: Verdict, answers: Sequence[Verdict]) -> Verdict | None:
-    """Return what pairs say of a baseline's verdict.
-
-    Of a device's own time, that is their wall time if no side waited for its host.
-    """
-    by_metric = {answer.metric: answer for answer in answers}
-    if verdict.metric == DEVICE.name and DEVICE.name not in by_metric:
-        return by_metric.get(LEADING.name)
-    return by_metric.get(verdict.metric)
-
-
-def _complete(answer: Verdict, slower: Sequence[Verdict], pairing: Pairing) -> Verdict:
+def _complete(answer: Verdict, others: Sequence[Verdict], pairing: Pairing) -> Verdict:
     """Add what both sides measured, and that a baseline is faster for another cause."""
     values = _values(of(answer.metric), pairing)
     new, old = (statistics.geometric_mean(side) for side in zip(*values, strict=True))
     answer = replace(answer, value=new, baseline=old)
+    slower = [v for v in elsewhere([answer, *others]) if v.metric == answer.metric]
     if not slower or answer.ratio is None:
         return answer
     by = max(verdict.ratio or 1.0 for verdict in slower)
@@ -242,8 +231,6 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, pairing: Pairing) -> Ve
     against it.  Noisy ones may: what is twice as slow as the baseline on both sides is the host's.
     """
     if answer is None or verdict.status not in _REPLACED or verdict.status is answer.status:
-        return verdict
-    if answer.metric != verdict.metric and pairing.waited:
         return verdict
     if verdict.status in SLOWER:
         least = min(LEAST_PAIRS, pairing.planned) if answer.status is Status.SUSPECT else AGREEING
