@@ -374,14 +374,15 @@ NOTED = "note: both sides import mynet from "
         pytest.param({}, "perf_tests/mynet.py", False, id="code of the tests"),
     ],
 )
+@pytest.mark.parametrize("started_in", ["", "perf_tests"])
 def test_code_that_only_the_checkout_has_is_not_compared_unnoticed(
-    bed, monkeypatch, there, file, is_noted
+    bed, monkeypatch, *, there, file, is_noted, started_in
 ):
     checkout = bed.folder / "checkout"
-    worktree = checkout / "target"
-    worktree.mkdir(parents=True)
-    (worktree / ".git").touch()
-    monkeypatch.chdir(checkout)
+    for folder in ("", "target"):
+        (checkout / folder / ".git").mkdir(parents=True)
+    (checkout / "perf_tests").mkdir()
+    monkeypatch.chdir(checkout / started_in)
     bed.there.versions |= {"torch": TONIGHTS, **there}
     code = {"code": {"mynet": str((checkout / file).resolve())}, "iteration_s": USUAL}
     bed.there.script = {CASE.id: [code], OTHER.id: [code]}

@@ -438,7 +438,8 @@ class Suite:
         With another torch that is intended, and the tests' own code is always shared.
         """
         assert self._reference is not None
-        here, shared = Path.cwd(), dict[str, None]()
+        cwd, shared = Path.cwd(), dict[str, None]()
+        here = next((p for p in (cwd, *cwd.parents) if (p / ".git").exists()), cwd)
         for case_id in self._evidenced:
             theirs = self._reference.records.get(case_id)
             if theirs is None:
