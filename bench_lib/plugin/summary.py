@@ -120,7 +120,7 @@ def write(terminal: Any, session: PerfSession) -> None:
         terminal.write_line(f"next: {formats.printable(step)}", bold=True)
 
 
-ODD = (Status.INVALID, Status.SUSPECT, Status.INCOMPARABLE, Status.REDRAWN)
+ODD = (Status.INVALID, Status.SUSPECT, Status.INCOMPARABLE)
 _BAD, _ODD, _GOOD = {"red": True}, {"yellow": True}, {"green": True}
 _COLOURS = {
     **{status.value: _BAD for status in FAILING},
