@@ -796,6 +796,10 @@ def test_a_wall_time_that_is_the_hosts_is_not_held_against_that_of_another_host(
     assert found.status is status
     is_told = "; the baseline is another host's; a reference on this one would tell"
     assert (is_told in found.reason) is (device == "b")
+    pairs = Pairing("old", [(now[0], now[1])], 6)
+    suite = {"case": Evidence(now, of(old), planned=6, pairing=pairs)}
+    beside = {v.against: v.status for v in verdicts_of(suite)["case"] if v.metric == "latency"}
+    assert (beside["pinned"] is Status.SKIPPED) is (device == "b")
 
 
 def test_a_wall_time_that_is_the_hosts_is_held_against_the_same_hosts_nights():
