@@ -75,9 +75,10 @@ def accept(cli, path: Path, *words: str) -> Quiet:
 # ---- the whole --------------------------------------------------------------------------
 
 
-def test_python_m_is_the_same_program():
+@pytest.mark.parametrize("module", ["bench_lib", "bench_lib.cli"])
+def test_python_m_is_the_same_program(module):
     done = subprocess.run(
-        [sys.executable, "-m", "bench_lib.cli", "--version"],
+        [sys.executable, "-m", module, "--version"],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
