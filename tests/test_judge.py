@@ -674,6 +674,11 @@ def test_processes_that_do_not_wait_are_held_against_those_that_did_not():
     assert "3.0% slower than 5 baseline processes" in verdicts[0].reason
     few = verdict("latency", now, of([*calm[:1], *bound(0.3, 0.4)]))
     assert "than 3 baseline processes" in few.reason
+    nights = [replace(p, worker=f"{n}/1") for n, p in enumerate([*calm, *bound(0.3, 0.4)])]
+    for calm_nights, compared in ((5, 5), (4, 6)):
+        found = verdicts_on(now, of(calm), rolling=nights[5 - calm_nights :])
+        (rolling,) = [v for v in found if (v.metric, v.against) == ("latency", "rolling")]
+        assert f"than {compared} processes of recent runs" in rolling.reason
 
 
 def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():

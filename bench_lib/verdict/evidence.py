@@ -6,7 +6,7 @@ clocks, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -88,10 +88,10 @@ class Evidence:
         if draw is not None and len(alike := chosen_alike(accepted, draw)) >= AGREEING:
             accepted = alike
         if not any(process.host_bound for process in self.candidate):
-            accepted, nights = unwaiting(accepted), unwaiting(nights)
-        # A night counts once, however many processes it has; one of an unknown run is a night.
-        runs = {process.run or n for n, process in enumerate(nights)}
-        return {PINNED: accepted, **({ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {})}
+            accepted = unwaiting(accepted, AGREEING, len)
+            nights = unwaiting(nights, LEAST_NIGHTS, runs)
+        is_enough = runs(nights) >= LEAST_NIGHTS
+        return {PINNED: accepted, **({ROLLING: nights} if is_enough else {})}
 
     @property
     def most_spread(self) -> float:
@@ -187,10 +187,19 @@ def not_chosen_otherwise(
     return [p for p in processes if (own := known_choices(p)) is None or own.chooses_as(draw)]
 
 
-def unwaiting(processes: Sequence[ProcessSummary]) -> Sequence[ProcessSummary]:
-    """Return the processes whose device did not wait for its host, unless they are too few."""
+def unwaiting(
+    processes: Sequence[ProcessSummary],
+    least: int,
+    count: Callable[[Sequence[ProcessSummary]], int],
+) -> Sequence[ProcessSummary]:
+    """Return the processes whose device did not wait for its host; all if these are too few."""
     own = [process for process in processes if not process.host_bound]
-    return own if len(own) >= AGREEING else processes
+    return own if count(own) >= least else processes
+
+
+def runs(processes: Sequence[ProcessSummary]) -> int:
+    """Count runs: one of several processes counts once, as does a process of an unknown run."""
+    return len({process.run or n for n, process in enumerate(processes)})
 
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:
