@@ -140,8 +140,7 @@ def pytest_report_collectionfinish(
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Open what judging needs before anything is measured, and judge when all is measured."""
     perf_session = session.config.stash[SESSION]
-    collects_only = session.config.option.collectonly
-    judges = not perf_session.is_worker and not collects_only
+    judges = not perf_session.is_worker
     measuring = [item.nodeid for item in session.items if measures(item)]
     is_spread = ASSIGNMENT in session.config.stash
     if judges and (measuring or is_spread) and not session.testsfailed:
@@ -294,8 +293,8 @@ def pytest_report_teststatus(report: Any) -> Any:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close the run's history."""
-    perf_session = session.config.stash.get(SESSION, None)
-    if perf_session is None or perf_session.is_worker:
+    perf_session = session.config.stash[SESSION]
+    if perf_session.is_worker:
         return
     is_red = perf_session.judged_nothing or perf_session.alarms
     if is_red and exitstatus == pytest.ExitCode.OK:
@@ -313,8 +312,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave no worker behind and no file open, however the session ended."""
-    if (session := config.stash.get(SESSION, None)) is not None:
-        session.close()
+    config.stash[SESSION].close()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -28,7 +28,7 @@ def before(
 ) -> list[str]:
     """Return the lines on the tests that measure, once these are collected."""
     config = session.config
-    if config.option.collectonly or config.get_verbosity() <= SILENT or stats.get("error"):
+    if config.get_verbosity() <= SILENT or stats.get("error"):
         return []
     if items:
         tier = any(item.get_closest_marker("perf_cases") for item in items)
