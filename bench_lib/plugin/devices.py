@@ -41,26 +41,8 @@ def refuse_too_many(config: pytest.Config, devices: Sequence[Hardware]) -> None:
     )
 
 
-class Assignment:
-    """The device of each xdist worker; kept by the controller, since names change."""
-
-    def __init__(self, count: int) -> None:
-        """Hand out devices 0 to ``count`` - 1."""
-        self.count = count
-        self._held: dict[str, int] = {}
-
-    def take(self, worker: str) -> int:
-        """Return a free device for a worker that starts."""
-        free = sorted(set(range(self.count)) - set(self._held.values()))
-        self._held[worker] = free[0]
-        return free[0]
-
-    def give_back(self, worker: str) -> None:
-        """Free the device of a worker that ended; its replacement takes it."""
-        self._held.pop(worker, None)
-
-
-ASSIGNMENT = pytest.StashKey[Assignment]()
+ASSIGNMENT = pytest.StashKey[dict[str, int]]()
+"""The index of each xdist worker's device; kept by the controller, since names change."""
 
 
 def part_of(nodeid: str, count: int) -> int:

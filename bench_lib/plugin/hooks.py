@@ -30,43 +30,39 @@ def pytest_configure(config: pytest.Config) -> None:
         session = running.begin(config, options)
     config.stash[SELECTION] = session
     config.pluginmanager.register(devices, "bench_lib.devices")
-    config.pluginmanager.register(_Stopper(session), "bench_lib.stopper")
     if session.options.asked_for and getattr(config.option, "tx", None):
         devices.refuse_too_many(config, session.devices)
         config.option.benchmark_disable = True  # or pytest-benchmark would warn that it is
-        config.stash[ASSIGNMENT] = devices.Assignment(len(session.devices))
+        config.stash[ASSIGNMENT] = {}
 
 
-class _Stopper:
-    """Ends a session; a plugin object, because this hook has no config."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """End the session if cases cannot be read: every file would report the same error.
 
-    def __init__(self, session: Selection) -> None:
-        self._session = session
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collectreport(self) -> None:
-        """End the session if cases cannot be read: every file would report the same error.
-
-        In xdist's workers it stays an error of the file, which xdist reports once.
-        """
-        if self._session.failed is not None and not self._session.is_worker:
-            raise pytest.UsageError(self._session.failed)
+    In xdist's workers it stays an error of the file, which xdist reports once.
+    """
+    session = node.config.stash[SELECTION]
+    if isinstance(node, pytest.Collector) and session.failed and not session.is_worker:
+        raise pytest.UsageError(session.failed)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a starting xdist worker its device, and how to join the processes that measure there."""
-    if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
-        node.workerinput[devices.DEVICE] = index = assignment.take(node.gateway.id)
-        workers = node.config.stash[SELECTION].share(index, assignment.count)
-        node.workerinput[devices.WORKERS] = workers
+    if (assigned := node.config.stash.get(ASSIGNMENT, None)) is not None:
+        session = node.config.stash[SELECTION]
+        count = len(session.devices)
+        index = min(set(range(count)) - set(assigned.values()))
+        node.workerinput[devices.DEVICE] = assigned[node.gateway.id] = index
+        node.workerinput[devices.WORKERS] = session.share(index, count)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Free the device of an xdist worker that ended."""
-    if (assignment := node.config.stash.get(ASSIGNMENT, None)) is not None:
-        assignment.give_back(node.gateway.id)
+    """Free the device of an xdist worker that ended; its replacement takes it."""
+    if (assigned := node.config.stash.get(ASSIGNMENT, None)) is not None:
+        assigned.pop(node.gateway.id, None)
 
 
 def collect(collector: pytest.Collector, mark: pytest.Mark) -> list[Any] | None:
