@@ -1386,18 +1386,6 @@ def test_a_teardown_that_fails_is_an_error_beside_the_verdict(night, pytester, h
     ]
 
 
-@pytest.mark.parametrize("how", [(), ("-n", "1")], ids=["serial", "xdist"])
-def test_a_teardown_that_fails_ends_a_run_that_is_to_stop_at_the_first_failure(
-    suite, pytester, how
-):
-    run = suite("{'alpha': [[0.01] * 20]}")
-    extend_conftest(BAD_TEARDOWN)
-    result = run("-x", *UNSEEN, *how)
-    result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
-    assert list(runs_in(pytester)[0].records) == ["alpha"]
-
-
 FOREIGN_FIXTURE = """
 import duckdb  # noqa: F401 - as scipy below
 import pytest

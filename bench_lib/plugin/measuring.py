@@ -40,8 +40,6 @@ class PerfSession(Selection):
     judged: list[Record] = field(default_factory=list)
     seen: dict[str, Case] = field(default_factory=dict)
     """The cases measured in this process, by id: one id is one case."""
-    held_failures: int = 0
-    """How many of this process's tests failed in a teardown whose report is held back."""
     interrupted: bool = False
 
     def refusal(self, case: Case) -> str | None:

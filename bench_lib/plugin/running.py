@@ -233,16 +233,7 @@ def _without_held(item: pytest.Item, reports: list[pytest.TestReport]) -> list[p
     setup, *rest = reports
     held = Held(*rest) if len(rest) == 2 and rest[0].passed else None
     attach(item.config, setup, MeasuredTest(outcomes, deferred, held))
-    if held is None:
-        return reports
-    if held.teardown.failed:  # pytest does not see it, and cannot apply --maxfail
-        session = item.config.stash[SESSION]
-        session.held_failures += 1
-        failures = item.session.testsfailed + session.held_failures
-        limit = item.config.getoption("maxfail")
-        if limit and failures >= limit:
-            item.session.shouldfail = f"stopping after {failures} failures"
-    return [setup]
+    return reports if held is None else [setup]
 
 
 class _Recorder:
