@@ -139,14 +139,15 @@ def pytest_report_collectionfinish(
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Open what judging needs before anything is measured, and judge when all is measured."""
+    # Warnings about the machine are no errors, even where Python turns all into errors.
+    warnings.simplefilter("default", MachineWarning)
     perf_session = session.config.stash[SESSION]
     judges = not perf_session.is_worker
     measuring = [item.nodeid for item in session.items if measures(item)]
     is_spread = ASSIGNMENT in session.config.stash
     if judges and (measuring or is_spread) and not session.testsfailed:
         try:
-            with _machine_warnings():
-                metrics.registered()
+            metrics.registered()
             perf_session.engine.open()
         except UserError as error:
             raise pytest.UsageError(str(error)) from error
@@ -165,8 +166,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         finally:
             try:
                 if judges:
-                    with _machine_warnings():
-                        conclude(perf_session)
+                    conclude(perf_session)
             except (HistoryError, BaselineError) as error:
                 session.shouldstop = perf_session.failed = str(error)
             finally:
@@ -183,14 +183,6 @@ def _drain_reports(config: pytest.Config) -> None:
             event, arguments = distributed.queue.get_nowait()
             if event == "testreport":
                 distributed.worker_testreport(**arguments)
-
-
-@contextlib.contextmanager
-def _machine_warnings() -> Generator[None]:
-    """Do not let warnings about the machine become errors, even in a suite that turns all into."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("default", MachineWarning)
-        yield
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
