@@ -452,20 +452,6 @@ def test_who_calls_and_is_not_waited_for_is_hung_up_on(
     context.close()
 
 
-def test_a_zygote_that_somebody_stopped_is_given_up(
-    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "STOPPED_LIMIT_S", 0.1)
-    os.kill(zygote._pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(
-            LaunchError, match=r"was stopped by a signal and did not continue within"
-        ):
-            zygote.fork()
-    finally:
-        os.kill(zygote._pid, signal.SIGCONT)
-
-
 STOPPED_AND_LEFT = """
 import os, signal, sys
 from bench_lib.launch.zygote import Zygote
