@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench_lib.launch import wire
-from bench_lib.launch.wire import ClosedError, Connection, ProtocolError, decode_case
+from bench_lib.launch.wire import ClosedError, Connection, decode_case
 
 
 @pytest.fixture
@@ -77,34 +77,6 @@ def test_sending_to_nobody_is_said(pair):
     there.close()
     with pytest.raises(ClosedError, match="Broken pipe"):
         connection.send({"n": 1})
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (b"GET / HTTP/1.1\r\n", "not JSON: b'GET / HTTP/1.1\\r'"),
-        (b"\xff\xfe\n", r"not JSON: b'\xff\xfe'"),
-        (b"[1]\n", "not an object: b'[1]'"),
-        (b"x" * 500 + b"\n", f"not JSON: b'{'x' * 200}'"),
-        (b"[" * 100_000 + b"\n", f"not JSON: b'{'[' * 200}'"),
-    ],
-    ids=["http", "bytes", "list", "long", "deep"],
-)
-def test_a_line_that_is_no_object_is_a_protocol_error_that_shows_it(pair, line, words):
-    connection, there = pair
-    there.sendall(line + b'{"n":1}\n')
-    with pytest.raises(ProtocolError) as caught:
-        connection.receive()
-    assert str(caught.value) == words
-    assert connection.receive() == {"n": 1}
-
-
-def test_a_line_without_an_end_is_given_up(pair, monkeypatch):
-    monkeypatch.setattr(wire, "MAX_LINE", 1000)
-    connection, there = pair
-    there.sendall(b"x" * 1001)
-    with pytest.raises(ProtocolError, match="a line of more than 1000 bytes"):
-        connection.receive(timeout_s=10)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -36,7 +36,6 @@ from bench_lib.launch.wire import (
     STARTER_VARIABLE,
     ClosedError,
     Connection,
-    ProtocolError,
     address,
 )
 from bench_lib.model import (
@@ -65,6 +64,8 @@ SAME_KIND = 0.045
 Joint = tuple[str, int]
 """The folder and process id of a zygote, by which other runners join it."""
 Answer = TypeVar("Answer", Measurement, KernelTable)
+GARBLED = (ValueError, LookupError, TypeError, msgspec.ValidationError)
+"""What reading an answer raises that is none, or a figure that is no number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +147,8 @@ class WorkerProcess:
             answer = self._connection.receive(CALIBRATION_LIMIT_S)
             if "calibrated" in answer:
                 return msgspec.convert(answer["calibrated"], Calibration)
-            cause = answer.get("fault", {}).get("message", str(answer)[:200])
-        except (TimeoutError, ClosedError, ProtocolError, msgspec.ValidationError) as error:
+            cause = answer["fault"]["message"]
+        except (TimeoutError, ClosedError, *GARBLED) as error:
             cause = str(error)
         raise LaunchError(f"worker {self.name} could not calibrate its device: {cause}")
 
@@ -187,19 +188,16 @@ class WorkerProcess:
                     return msgspec.convert(message[name], kind)
                 elif "skipped" in message:
                     raise CaseSkipped(message["skipped"])
-                elif "fault" in message:
+                else:
                     fault = message["fault"]
                     raise self._fault(fault["kind"], fault["message"], phase, offset)
-                else:
-                    stray = f"unexpected answer: {str(message)[:200]}"
-                    raise self._fault("protocol", stray, phase, offset)
         except TimeoutError:
             limit = f"no answer within its time limit of {case.time_limit_s:g} s"
             raise self._fault("time limit", limit, phase, offset) from None
         except ClosedError:
             ended = how_it_ended(self._zygote.exit_code(self.name))
             raise self._fault("died", ended, phase, offset) from None
-        except (ProtocolError, msgspec.ValidationError, KeyError, TypeError) as error:
+        except GARBLED as error:
             raise self._fault("protocol", str(error), phase, offset) from error
 
     def take_turn(self) -> None:
@@ -207,7 +205,7 @@ class WorkerProcess:
         try:
             self._connection.send({"take_turn": True})
             self._connection.receive(TURN_LIMIT_S)
-        except (TimeoutError, ClosedError, ProtocolError) as error:
+        except (TimeoutError, ClosedError, ValueError) as error:
             self.close()
             raise LaunchError(f"worker {self.name} cannot use its device: {error}") from error
 
@@ -390,7 +388,7 @@ class Zygote:
             cause = how_it_ended(code)
         except TimeoutError:
             code, cause = 0, f"it took more than {OPEN_LIMIT_S:g} s"
-        except (ProtocolError, msgspec.ValidationError, KeyError, TypeError) as error:
+        except GARBLED as error:
             code, cause = 0, f"it reported no valid device: {error}"
         connection.close()
         self.end(pid)
@@ -401,7 +399,7 @@ class Zygote:
         """Return how a worker process ended (negative: by that signal); None if unknown."""
         deadline = time.monotonic() + EXIT_LIMIT_S
         assert self._connection is not None
-        with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
+        with contextlib.suppress(TimeoutError, ClosedError, ValueError):
             while name not in self._exits:
                 self._note(self._connection.receive(max(0.0, deadline - time.monotonic())))
         return self._exits.get(name)
@@ -470,7 +468,7 @@ class Zygote:
             connection = Connection(accepted)
             self._accepted = [other for other in self._accepted if other.fileno() >= 0]
             self._accepted.append(connection)
-            with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
+            with contextlib.suppress(TimeoutError, ClosedError, ValueError):
                 hello = connection.receive(max(0.0, deadline - time.monotonic()))
                 if hello.get("hello") == who:
                     return connection, hello
@@ -490,7 +488,7 @@ class Zygote:
         """Raise LaunchError if a worker process has ended before it called back."""
         if self._connection is None:
             return
-        with contextlib.suppress(TimeoutError, ClosedError, ProtocolError):
+        with contextlib.suppress(TimeoutError, ClosedError, ValueError):
             while select.select([self._connection], [], [], 0)[0]:
                 self._note(self._connection.receive(TURN_LIMIT_S))
                 while self._connection.has_message():
