@@ -16,7 +16,7 @@ from builders import make_attempt, make_case, make_record, write_run
 
 from bench_lib.engine import pace
 from bench_lib.engine.pace import Pace, ProgressLines, in_order, is_compiled, name_of
-from bench_lib.engine.settings import Progress, Settings, Side
+from bench_lib.engine.settings import Settings
 from bench_lib.plugin.devices import DEVICE, scheduling
 from bench_lib.storage import history
 
@@ -231,51 +231,6 @@ def test_a_short_phase_and_one_without_anything_to_do_say_nothing(clock, progres
     assert said == []
 
 
-def test_what_a_worker_says_of_its_case_replaces_what_the_case_took_before(clock, progress):
-    counted = progress(a=100.0, b=20.0)
-    counted.begin("measuring", [["a.py::test[a]", "a.py::test[b]"]])
-    clock.now += 4.0
-    counted.expect("a", 30.0)
-    assert counted.left_s() == 50.0
-    clock.now += 10.0
-    assert counted.left_s() == 40.0
-    clock.now += 40.0
-    assert counted.left_s() == 20.0
-    counted.expect("a", 8.0)
-    assert counted.left_s() == 28.0
-    counted.finish("a.py::test[a]")
-    assert counted.left_s() == 20.0
-
-
-def test_a_case_alone_has_no_estimate_but_its_workers(clock, progress, said):
-    counted = progress()
-    counted.begin("measuring", [["a"]])
-    clock.now += 60.0
-    assert counted.left_s() == math.inf
-    counted.expect("a", 30.0)
-    assert counted.left_s() == 30.0
-    assert said == []
-    counted.begin("re-measuring", [["a"]])
-    assert counted.left_s() == math.inf
-
-
-def test_a_line_follows_what_a_worker_says_unless_one_was_said_just_now(clock, progress, said):
-    counted = progress(a=10.0, b=200.0)
-    counted.begin("measuring", [["a", "b"]])
-    clock.now += 14.0
-    counted.expect("a", 400.0)
-    clock.now += 1.0
-    counted.expect("a", 400.0)
-    assert said[1:] == ["measuring: 0 of 2 done, about 10 min left; now a"]
-
-
-def test_each_device_has_its_worker_to_say_what_is_left(progress):
-    counted = progress(a=10.0, b=20.0)
-    counted.begin("re-measuring", [["a"], ["b"]])
-    counted.expect("a", 30.0)
-    assert counted.left_s() == 30.0
-
-
 CASE = make_case(id="vgg16-b8", time_limit_s=300.0)
 
 
@@ -368,22 +323,6 @@ def test_of_several_processes_the_one_that_measures_is_said_until_the_next_begin
         "vgg16-b8: 0 s so far (warm-up), about 20 s left of this process",
         "vgg16-b8: 15 s so far (warm-up, process 2), about 30 s left of this process",
     ]
-
-
-@pytest.mark.parametrize(
-    ("fields", "lefts"),
-    [({}, [4.0]), ({"processes": 2}, []), ({"sides": {"": Side(), "reference": Side()}}, [])],
-)
-def test_progress_learns_what_is_left_of_a_case_that_is_measured_once(fields, lefts):
-    class Learning(Progress):
-        def expect(self, case_id, left_s):
-            learnt.append((case_id, left_s))
-
-    learnt = []
-    with spoken(lambda _line: None, progress=Learning(), **fields) as enter:
-        enter("first step")
-        enter("warm-up", 4.0)
-    assert learnt == [("vgg16-b8", left_s) for left_s in lefts]
 
 
 # ---- who measures which -----------------------------------------------------------------

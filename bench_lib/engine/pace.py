@@ -128,8 +128,6 @@ def spoken(
         if left_s is None:
             return
         is_news, told_s, told_at_s = math.isinf(told_s), left_s, time.monotonic()
-        if is_alone and left_s < math.inf:
-            settings.progress.expect(case.id, left_s)
         if is_news and LONG_S <= left_s < math.inf:
             say()
 
@@ -175,14 +173,12 @@ class ProgressLines(Progress):
     _firsts: int = field(default=0, init=False)
     _done: list[tuple[float, float | None]] = field(default_factory=list, init=False)
     """Seconds that each finished task took, and was expected to take, if that was known."""
-    _ends: dict[str, float] = field(default_factory=dict, init=False)
-    """When a case ends, by its id, as its worker said."""
     _last: float = field(default=-math.inf, init=False)
 
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /, devices: int = 1) -> None:
         """Begin a phase in which so many devices share each lane's tests, or cases."""
         pace, now = self.pace(phase), self.clock()
-        self._phase, self._done, self._ends = phase, [], {}
+        self._phase, self._done = phase, []
         self._firsts = len(lanes) * devices
         self._lanes = [
             _Lane({name: pace.of(name) for name in lane}, now, devices) for lane in lanes
@@ -192,12 +188,6 @@ class ProgressLines(Progress):
         if any(lanes) and (left_s if left_s < math.inf else 0.0) >= EVERY_S:
             self.say(self._line())
 
-    def expect(self, case_id: str, left_s: float, /) -> None:
-        """Note how long a case still takes; that is no news where no other case is left."""
-        self._ends[case_id] = self.clock() + left_s
-        if left_s < self.left_s() < math.inf:
-            self._say_if_due()
-
     def finish(self, name: str, /) -> None:
         """Note that a test is over; one that is in no lane changes nothing."""
         now = self.clock()
@@ -205,7 +195,9 @@ class ProgressLines(Progress):
             if name in lane.left:
                 self._done.append(((now - lane.since) * lane.devices, lane.left.pop(name)))
                 lane.since = now
-                self._say_if_due()
+                if now - self._last >= EVERY_S:
+                    self._last = now
+                    self.say(self._line())
 
     def left_s(self) -> float:
         """Return the seconds that the longest lane needs; infinity while nothing is known.
@@ -221,18 +213,12 @@ class ProgressLines(Progress):
         longest, now = 0.0, self.clock()
         for lane in self._lanes:
             lane_s = 0.0
-            for place, (name, seconds) in enumerate(list(lane.left.items())):
-                ends = now + (mean if seconds is None else factor * seconds)
-                if place < lane.devices:
-                    ends = self._ends.get(name_of(name), ends - (now - lane.since))
-                lane_s += max(0.0, ends - now)
+            for place, seconds in enumerate(lane.left.values()):
+                takes_s = mean if seconds is None else factor * seconds
+                begun_s = now - lane.since if place < lane.devices else 0.0
+                lane_s += max(0.0, takes_s - begun_s)
             longest = max(longest, lane_s / lane.devices)
         return longest
-
-    def _say_if_due(self) -> None:
-        if (now := self.clock()) - self._last >= EVERY_S:
-            self._last = now
-            self.say(self._line())
 
     def _line(self) -> str:
         done, left = len(self._done), sum(len(lane.left) for lane in self._lanes)

@@ -97,9 +97,6 @@ class Progress:
     def begin(self, phase: str, lanes: Sequence[Sequence[str]], /) -> None:
         """Begin a phase; each lane holds the ids of the cases of one device, in their order."""
 
-    def expect(self, case_id: str, left_s: float, /) -> None:
-        """Note how long the case that is measured now still takes, as its worker says."""
-
     def finish(self, name: str, /) -> None:
         """Note that the phase is done with a case."""
 
