@@ -63,6 +63,8 @@ class VerdictRepr(TerminalRepr):
         self.brief = brief or text
         self.alike: list[str] = []
         """Other cases that have the same error."""
+        self.is_written = False
+        """Whether a terminal has it: with ``--tb=line`` that depends on pytest's version."""
         path, line, _ = location
         self.reprcrash = ReprFileLocation(path, (line or 0) + 1, summary)
 
@@ -75,7 +77,7 @@ class VerdictRepr(TerminalRepr):
 
         A worker's last output, below the first empty line of a case, stays as it is.
         """
-        is_ours = True
+        self.is_written = is_ours = True
         for line in self.brief.splitlines():
             starts = line.startswith(tuple(s.value for s in FAILING))
             is_ours = starts or (is_ours and bool(line))

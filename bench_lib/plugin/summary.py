@@ -72,11 +72,11 @@ def write(terminal: Any, session: PerfSession) -> None:
     terminal.write_sep("=", title if is_short else "performance")
     # The worst come last, with their causes below: the end is what a reader has on the screen.
     shown = {
-        report.nodeid
+        report.nodeid: report.longrepr
         for report in terminal.stats.get("failed", [])
         if isinstance(report.longrepr, VerdictRepr)
     }
-    is_brief = terminal.config.option.tbstyle in ("no", "line")
+    is_brief = not any(failure.is_written for failure in shown.values())
     above = [] if is_brief else [record for record in failing if record.nodeid in shown]
     for line in [
         *([] if is_short else [judged_by]),
