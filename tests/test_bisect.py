@@ -257,7 +257,7 @@ def test_the_ends_are_the_last_ok_run_and_the_first_failing_one():
         run_of(Status.OK, commit="b"),
         run_of(Status.OK, commit="a"),
     ]
-    assert study.ends_of(newest_first, CASE_ID, "") == ("b", "c")
+    assert study.ends_of(newest_first, CASE_ID, "") == ("b", "c", [])
 
 
 @pytest.mark.parametrize(
@@ -409,6 +409,7 @@ def test_the_ends_come_from_the_history(command):
     status, _, err = command("x", "--good", "last-ok")
     assert status == 0
     assert err.startswith("12 candidates after c2 Change 2 up to c14 Change 14")
+    assert "\ntorch 2.1.0 -> 2.2.0 changed as well; --package searches" in err
     _, _, err = command("x", "--good", "last-ok", "--package", "torch")
     assert "2.1.0 is no commit" in err
     assert command.asked[-1][2] == "torch"

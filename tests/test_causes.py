@@ -74,8 +74,10 @@ def test_the_project_s_own_code_comes_last_of_what_changed() -> None:
     entry = nights.regressed()
     moved = replace(entry.moved[0], environment=["commit a -> b", *nights.UPGRADE])
     entry = replace(entry, moved=[moved])
-    changes = onset(nights.make_night([entry]), entry).changes
-    assert changes == [*nights.UPGRADE, "commit a -> b"]
+    night = nights.make_night([entry])
+    assert onset(night, entry).changes == [*nights.UPGRADE, "commit a -> b"]
+    torch, *others = nights.UPGRADE
+    assert f" after {torch} and {len(others) + 1} more, " in causes(night)[0].title
 
 
 # --- causes ----------------------------------------------------------------------------------

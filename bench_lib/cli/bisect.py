@@ -19,7 +19,7 @@ from bench_lib.cli.output import (
     tell,
 )
 from bench_lib.cli.reading import case_of
-from bench_lib.formats import duration, many, percent, shortened
+from bench_lib.formats import duration, many, percent, shortened, some
 from bench_lib.report.answer import Answer, Column, Table
 
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ def bisect(
     command = read(settings.prefix, build, "--build")
     if package and command:
         raise typer.BadParameter("the ends are versions, not commits", param_hint="--build")
+    others: list[str] = []
     if good == LAST_OK:
-        good, first = ends_of(runs, target.id, package)
+        good, first, others = ends_of(runs, target.id, package)
         bad = bad or first
     elif not bad:
         raise typer.BadParameter(f"it is required unless --good is {LAST_OK}", param_hint="--bad")
@@ -101,6 +102,8 @@ def bisect(
     pairs = search.expected_pairs()
     takes_s = pairs * ab.expected_s([target], 1, pace.read(history, device.key))
     say(f"{many(search.last, 'candidate')} after {line[0]} up to {line[-1]}, on {device.key}")
+    if others:
+        say(f"{some(others, 3)} changed as well; --package searches a package's versions instead")
     say(
         f"about {many(pairs, 'pair')} and {duration(takes_s)}, plus preparing the candidates, if "
         f"{target.id} is {search.tolerance:.1%} slower and pairs differ by {search.guessed_sd:.1%}"

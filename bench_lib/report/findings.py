@@ -118,8 +118,7 @@ class NightCause:
     def title(self) -> str:
         """The cause in one line: how many cases, what is to blame, since when, by how much."""
         case_id, count = self.entries[0].record.case.id, len(self.entries)
-        after = [change for change in self.onset.changes if not change.startswith(OWN)]
-        blamed = [self.blamed, f"after {some(after or self.onset.changes, 1)}"]
+        blamed = [self.blamed, f"after {some(self.onset.changes, 1)}"]
         cause = " ".join(filter(None, blamed if self.onset.changes else blamed[:1]))
         title = f"{many(count, 'case') if count > 1 else case_id}: {cause or 'unknown cause'}"
         if self.onset.run_id:

@@ -22,6 +22,7 @@ from bench_lib.engine.engine import opened
 from bench_lib.engine.settings import Settings, Side
 from bench_lib.environment.commits import Checkout, git
 from bench_lib.environment.fingerprint import difference
+from bench_lib.formats import many
 from bench_lib.launch import files
 from bench_lib.launch.environments import build, overlaid
 from bench_lib.launch.faults import LaunchError
@@ -191,7 +192,7 @@ class Bisecting:
         for _ in range(most_pairs):
             if (at := search.look().next) is None:
                 break
-            self.say(f"{self.pairs} pairs so far; measuring {self.line[at]}")
+            self.say(f"{many(self.pairs, 'pair')} so far; measuring {self.line[at]}")
             try:
                 search.pairs[at] = search.pairs.get(at, []) + self._measured(at)
             except LaunchError as error:
@@ -239,10 +240,11 @@ def pair_noise(runs: Iterable[Run], case_id: str) -> float:
     return math.sqrt(2 * statistics.median(variances)) if variances else GUESSED_SD
 
 
-def ends_of(runs: Iterable[Run], case_id: str, package: str) -> tuple[str, str]:
+def ends_of(runs: Iterable[Run], case_id: str, package: str) -> tuple[str, str, list[str]]:
     """Return the commits, or a package's versions, of the last OK run and the first failing one.
 
-    ``runs`` are the newest first.  Raises UserError where there are none, or they do not differ.
+    What else changed between them comes last.  ``runs`` are the newest first.  Raises UserError
+    where there are none, or they do not differ.
     """
     good = bad = None
     for run in runs:
@@ -264,8 +266,10 @@ def ends_of(runs: Iterable[Run], case_id: str, package: str) -> tuple[str, str]:
         raise UserError(f"{case_id} {problem}, or name another --history")
     name = package.replace("-", "_") or "commit"
     first, last = (getattr(end, name, None) or end.libraries.get(package) for end in (good, bad))
+    changes = difference(good, bad)
     if first and last and first != last:
-        return first, last
+        searched = f"{package or 'commit'} "
+        return first, last, [change for change in changes if not change.startswith(searched)]
     message = f"the {package or 'commit'} of these runs is {first or 'unknown'} and {last}"
-    changed = "; ".join(difference(good, bad)) or "unknown"
+    changed = "; ".join(changes) or "unknown"
     raise UserError(f"{message}; what changed is {changed}; name --package NAME, or both ends")
