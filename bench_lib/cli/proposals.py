@@ -100,9 +100,10 @@ class Proposal:
         notes = [f"{c.case_id}: {why}" for c in self.changes if (why := c.why_not or c.against)]
         notes += [f"environment: {line}" for line in self.around]
         notes += [f"! {problem}" for problem in self.run.problems]
+        title = f"New values for {self.file.path}" if only_shown else ""
         return Answer(
             command=command,
-            tables={"changes": Table(COLUMNS, self.changes)},
+            tables={"changes": Table(COLUMNS, self.changes, title=title)},
             notes=list(dict.fromkeys(notes if only_shown else [*notes, *self._taken()])),
             next=f"git add {self.file.path}" if self.taken else "",
             about={
