@@ -594,7 +594,6 @@ def test_ranks_start_once_and_cases_share_their_processes(bench, monkeypatch):
     ranks = ranks_that(answering)
     monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks)
     one, cases = bench(), [make_case(id=n, launch=Launch(ranks=2)) for n in "ab"]
-    one.expect(cases)
     found = [one.measure(case)[0] for case in cases]
     found += [outcomes[0] for outcomes in one.measure_again(cases, 1)]
     names = [outcome.attempts[0].measurement.context_id for outcome in found]

@@ -61,7 +61,6 @@ class Measuring:
         from bench_lib.engine.settings import MEASURING, PLANNED
 
         with self.engine() as engine:
-            engine.held.expect(cases)
             limit_s = max(case.time_limit_s for case in cases)
             what = f"{many(len(cases), 'case')} on {self.device.key}{remark}"
             say(f"{what}; a case is stopped after {limit_s:g} s")

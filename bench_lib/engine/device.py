@@ -244,13 +244,6 @@ class HeldDevice:
         attempt = replace(attempt, environment=history.reference(environment))
         return Outcome(case, [attempt], environment, self.device)
 
-    def expect(self, cases: Iterable[Case]) -> None:
-        """Start the ranks of the first case that has several, while other cases are measured."""
-        first = next((case for case in cases if case.launch.ranks > 1), None)
-        if first is not None:
-            with contextlib.suppress(CaseSkipped, LaunchError):  # which the case will say
-                self._sides[self._candidate].ranks(first).start()
-
     @property
     def environments(self) -> dict[str, Environment]:
         """By side, the software that measures there, as its workers report it once they start."""
