@@ -154,7 +154,10 @@ def test_a_command_that_outlives_its_cases_time_limit_leaves_nothing(words, tmp_
     params = {**words, "client": "{python} -c 'import time; time.sleep(600)'"}
     case = Case("echo", "bench_lib.worker.workloads.command:command", params, time_limit_s=3.0)
     environment = {**ON_THE_CPU, **TORCH_ALONE, "CHILD": str(started)}
-    with Zygote(environment=environment) as zygote, fresh_context(zygote) as context:
+    with (
+        contextlib.closing(Zygote(environment=environment)) as zygote,
+        fresh_context(zygote) as context,
+    ):
         with pytest.raises(CaseFault) as raised:
             context.measure(case)
         assert raised.value.fault.kind == "time limit"

@@ -74,7 +74,8 @@ def case(factory: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    with Zygote(environment=ENVIRONMENT) as zygote:
+    with contextlib.closing(Zygote(environment=ENVIRONMENT)) as zygote:
+        zygote.wait()
         yield zygote
 
 
@@ -206,7 +207,9 @@ def test_another_environment_takes_from_our_folders_only_what_it_lacks(
     chosen = {"PYTHONPATH": str(path)}
     sides = (Side(), Side(accepted), Side(environment=chosen), Side(accepted, chosen))
     for side in sides:
-        with Zygote(python=side.python, environment={**brief, **side.variables}) as zygote:
+        with contextlib.closing(
+            Zygote(python=side.python, environment={**brief, **side.variables})
+        ) as zygote:
             found.append(zygote.fork().measure(steps).warnings[0])
     assert found == [
         "ours ours path",
@@ -482,7 +485,9 @@ def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
 
 
 def test_a_closed_zygote_leaves_neither_processes_nor_files() -> None:
-    with Zygote(environment=BRIEF, command_prefix=["env", "PREFIX=seen"]) as zygote:
+    with contextlib.closing(
+        Zygote(environment=BRIEF, command_prefix=["env", "PREFIX=seen"])
+    ) as zygote:
         contexts = [zygote.fork() for _ in range(2)]
         contexts[0].measure(case("told", variable="PREFIX", value="seen"))
         folder = zygote.logs
@@ -504,7 +509,7 @@ def test_a_container_is_told_everything_on_its_command_line(
     monkeypatch.setenv("OURS_ALONE", "1")
     container = program(tmp_path, "container", 'exec env -i "$@"')
     environment = {**BRIEF, "GIVEN": "a b=c"}
-    with Zygote(environment=environment, command_prefix=[container]) as zygote:
+    with contextlib.closing(Zygote(environment=environment, command_prefix=[container])) as zygote:
         context = zygote.fork()
         context.measure(case("told", variable="GIVEN", value="a b=c"))
         fault = fault_of(context, case("told", variable="OURS_ALONE", value="1"))
@@ -518,7 +523,7 @@ def test_a_container_is_told_everything_on_its_command_line(
 
 
 def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
-    with Zygote(environment=BRIEF) as zygote:
+    with contextlib.closing(Zygote(environment=BRIEF)) as zygote:
         context = zygote.fork()
         os.kill(zygote._process.pid, signal.SIGKILL)
         assert all_gone(zygote._process.pid, context.pid)
@@ -616,7 +621,7 @@ def test_a_context_that_says_of_itself_that_launches_are_expensive_is_ended(tmp_
         "launches.excess = excess\n"
     )
     path = os.pathsep.join([str(tmp_path), str(HERE)])
-    with Zygote(environment={**BRIEF, "PYTHONPATH": path}) as zygote:
+    with contextlib.closing(Zygote(environment={**BRIEF, "PYTHONPATH": path})) as zygote:
         companion = zygote.fork(tries=1)
         assert (companion.name, companion.excess) == ("context-1", EXPENSIVE)
         context = zygote.fork()
@@ -655,7 +660,7 @@ def trial_says(folder: Path, answer: str) -> dict[str, str]:
 def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path: Path) -> None:
     environment = trial_says(tmp_path, "True")
     environment[PRELOAD_VARIABLE] = "compiler"
-    with Zygote(environment=environment) as zygote:
+    with contextlib.closing(Zygote(environment=environment)) as zygote:
         context = zygote.fork()
         assert inherited(context) == f"compiler, {PRELOAD_VARIABLE}=compiler, {NVML_CHECK}=None"
         assert len(context.measure(case("parallel")).iteration_s) == 2
@@ -669,7 +674,7 @@ def test_a_zygote_whose_children_are_disturbed_by_the_compiler_starts_over_witho
     environment[PRELOAD_VARIABLE] = "compiler"
     with (
         contextlib.closing(Zygote(environment=environment, is_shared=True)) as own,
-        Zygote(joins=own.joint) as zygote,
+        contextlib.closing(Zygote(joins=own.joint)) as zygote,
     ):
         assert inherited(zygote.fork()) == (
             f"no compiler, {PRELOAD_VARIABLE}=no, {NVML_CHECK}=None"
@@ -750,7 +755,7 @@ def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
     with contextlib.closing(Zygote(environment=BRIEF, is_shared=True)) as own:
         pids = []
         for _ in range(2):
-            with Zygote(joins=own.joint) as joined:
+            with contextlib.closing(Zygote(joins=own.joint)) as joined:
                 context = joined.fork()
                 pids.append(context.pid)
                 assert len(context.measure(case("well")).iteration_s) == 2
@@ -874,7 +879,7 @@ def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
         "torch.cuda.is_available = lambda: True\n"
         "torch.cuda.set_device = broken\n"
     )
-    with Zygote(environment={**BRIEF, "PYTHONPATH": str(tmp_path)}) as zygote:
+    with contextlib.closing(Zygote(environment={**BRIEF, "PYTHONPATH": str(tmp_path)})) as zygote:
         with pytest.raises(LaunchError, match="a worker could not open its device") as raised:
             zygote.fork()
         assert "the worker ended with exit status 1\n" in str(raised.value)

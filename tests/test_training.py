@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, replace
 from typing import Any
@@ -264,7 +265,7 @@ LOADED = {
 
 @pytest.fixture(scope="module")
 def zygote():
-    with Zygote(environment=ON_THE_CPU) as zygote:
+    with contextlib.closing(Zygote(environment=ON_THE_CPU)) as zygote:
         yield zygote
 
 

@@ -48,7 +48,7 @@ def zygote(tmp_path, state):
         "HIP_VISIBLE_DEVICES": "0",
         "BENCH_LIB_PRELOAD": "no",
     }
-    with Zygote(python=str(program), environment=environment) as started:
+    with contextlib.closing(Zygote(python=str(program), environment=environment)) as started:
         yield started
 
 

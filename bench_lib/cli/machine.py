@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -95,7 +96,7 @@ def _worker_versions(device: Hardware) -> tuple[dict[str, str | None], str | Non
     """
     variables = {**backends.visibility(device), PRELOAD_VARIABLE: "torch"}
     try:
-        with Zygote(environment=variables) as zygote:
+        with contextlib.closing(Zygote(environment=variables)) as zygote:
             worker = zygote.fork(tries=1)
             differences = backends.confirm(device, worker.device)
             return {**zygote.versions, "cudnn": worker.cudnn}, "; ".join(differences) or None

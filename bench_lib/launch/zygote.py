@@ -434,15 +434,6 @@ class Zygote:
             if self._directory is not None:
                 self._directory.cleanup()
 
-    def __enter__(self) -> Zygote:  # noqa: PYI034 - typing has no Self before Python 3.11
-        """Return itself, ready to fork."""
-        self.wait()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
-
     def _order(self, order: dict[str, Any]) -> None:
         try:
             assert self._connection is not None
