@@ -91,7 +91,7 @@ def _add_settings(parser: pytest.Parser) -> None:
     parser.addini(
         "perf_budget",
         "stop re-measuring after this many seconds (default: no limit)",
-        default="",
+        default="inf",
     )
     parser.addini(
         "perf_kernels",

@@ -6,7 +6,6 @@ Pytest's options are read once, into one frozen object.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ def read_options(config: pytest.Config) -> PluginOptions:
         launcher=_launcher(config),
         sides={"": Side()} if reference is None else {"": Side(), REFERENCE: reference},
         reference_is_optional=config.getoption("perf_reference") is None,
-        budget_s=_number(config, "perf_budget", unset=math.inf),
+        budget_s=_number(config, "perf_budget"),
     )
     return PluginOptions(
         matrix=folder("perf_matrix", _setting(config, "perf_matrix")),
@@ -93,18 +92,10 @@ def _setting(config: pytest.Config, name: str) -> str:
     return value
 
 
-def _number(
-    config: pytest.Config,
-    name: str,
-    kind: Callable[[str], float] = float,
-    unset: float = math.nan,
-) -> float:
+def _number(config: pytest.Config, name: str, kind: Callable[[str], float] = float) -> float:
     """Return a setting that is a number of 0 or more; raises UsageError."""
-    text = _setting(config, name)
-    if not text and not math.isnan(unset):
-        return unset
     try:
-        return at_least(kind, 0)(text)
+        return at_least(kind, 0)(_setting(config, name))
     except argparse.ArgumentTypeError as error:
         raise pytest.UsageError(f"{name}: {error}") from error
 
