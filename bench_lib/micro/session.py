@@ -148,7 +148,7 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
         measured, printed = _measured(options, case, context, say)
     passes = Passes(options, place, say)
     passes.run(case, setting)
-    outcome = {"measurement": dataclasses.asdict(measured), **about_rank(setting, seen)}
+    outcome = {"measurement": dataclasses.asdict(measured), **about_rank(setting)}
     with _not_measured(case, seen):
         outcomes = group.gathered(outcome)
     group.leave()

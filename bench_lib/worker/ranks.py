@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from bench_lib.launch.launchers import LOCALHOST, Placement, device_index
 from bench_lib.launch.wire import write_whole
-from bench_lib.model import Device, UserError
+from bench_lib.model import UserError
 from bench_lib.worker.caches import COMPILERS
 from bench_lib.worker.clock import clock_of
 from bench_lib.worker.device import cudnn_version, open_device, versions
@@ -125,17 +125,15 @@ def prepared(
         phase=enter,
         agree=group.agree,
     )
-    return context, about_rank(setting, description)
+    return context, about_rank(setting)
 
 
-def about_rank(setting: Setting, description: Device) -> dict[str, Any]:
+def about_rank(setting: Setting) -> dict[str, Any]:
     """Return the facts of a rank that go with its measurement."""
     return {
         "rank": setting.rank,
         "local_rank": setting.local_rank,
-        "ranks": setting.ranks,
         "pid": os.getpid(),
-        "device": dataclasses.asdict(description),
         "versions": versions(),
         "cudnn": cudnn_version(setting.device),
         "threads": torch.get_num_threads(),
