@@ -157,7 +157,8 @@ STEP = "SLURM_STEP_ID"
 job's SLURM_NTASKS (Slurm 22.05)."""
 _JOB = ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "SLURM_JOB_ID", STEP)
 """Variables, equal on all ranks, that distinguish one launch from another."""
-_NODES = re.compile(r"(?:-N|--nodes)=?(.*)")
+_NODES = re.compile(r"(?:^| )(?:-N|--nodes)[= ]?(\S*)")
+"""The user's number of hosts; what is none leaves it to srun to object."""
 
 
 def _srun(wanted: RanksWanted) -> LaunchCommand:
@@ -173,25 +174,15 @@ def _srun(wanted: RanksWanted) -> LaunchCommand:
         argv.append("--cpu-bind=none")
     if STEP in environ and not _has(options, "--overlap"):
         argv.append("--overlap")  # the step that we are in holds what this one needs
-    hosts = _hosts_named(options)
-    if hosts is None:
+    if named := _NODES.search(" ".join(options)):
+        hosts: int | None = int(named[1]) if named[1].isdecimal() else None
+    else:
         nodes = environ.get("SLURM_JOB_NUM_NODES", "1")
         most = int(nodes) if nodes.isdecimal() else 1
         hosts = min(max(1, most), -(-wanted.ranks // wanted.gpus)) if wanted.gpus else 1
         argv.append(f"--nodes={hosts}")
     argv += [f"--ntasks={wanted.ranks}", *options, wanted.python]
     return LaunchCommand("srun", tuple(argv), wanted.ranks, hosts)
-
-
-def _hosts_named(options: Sequence[str]) -> int | None:
-    """Return the number of hosts that the user's options ask for; raises LaunchError."""
-    for i, option in enumerate(options):
-        if match := _NODES.fullmatch(option):
-            value = match[1] or next(iter(options[i + 1 :]), "")
-            if not value.isdecimal() or not int(value):
-                raise LaunchError(f"{option} {value!r}: srun needs at least 1 host")
-            return int(value)
-    return None
 
 
 # --- mpirun ------------------------------------------------------------------------------
