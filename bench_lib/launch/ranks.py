@@ -423,16 +423,10 @@ def _dead(died: Sequence[RankFiles], ranks: Sequence[RankFiles], ending: LaunchE
     message = how_it_ended(ending.code, ending.command.launcher)
     missing = [rank.rank for rank in ranks if rank.outcome is None]
     message += f"; no result from rank {', '.join(map(str, missing))}"
-    unseen = [rank.rank for rank in ranks if rank.outcome is None and not rank.phases]
-    if len(unseen) == len(ranks):
+    if not any(rank.outcome or rank.phases for rank in ranks):
         message += ", and no rank started"
         last = ending.output.strip().rpartition("\n")[2]
         message += f"; its last output: {last}" if last else ""
-    elif unseen and ending.command.hosts != 1:
-        message += (
-            f"; rank {', '.join(map(str, unseen))} left no file here: set {SHARED_VARIABLE} to a "
-            "folder that the hosts share"
-        )
     stacks = [rank for rank in ranks if rank.stack]
     shown = stacks[0] if stacks else ranks[missing[0]]
     phase = shown.phase if stacks else "ranks"
