@@ -719,6 +719,13 @@ class Verdict:
     other side of ``ab``) or ``published`` (a figure shown for information)."""
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def more_s(self) -> float | None:
+        """How much longer a step takes than the baseline's, in seconds; None if not a time."""
+        if self.unit != "s" or self.value is None or self.baseline is None:
+            return None
+        return self.value - self.baseline
+
     def found(self, kind: type[_Found]) -> _Found | None:
         """Return the first finding of a kind, if there is one."""
         return next((finding for finding in self.findings if isinstance(finding, kind)), None)

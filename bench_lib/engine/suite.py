@@ -194,10 +194,7 @@ class Suite:
         difference = None
         if record.kernels is not None and before is not None and before.kernels is not None:
             difference = kernels.diff(before.kernels, record.kernels)
-        time = slower[0]
-        more_s = None
-        if time.unit == "s" and time.value is not None and time.baseline is not None:
-            more_s = time.value - time.baseline
+        more_s = slower[0].more_s
         blamed = kernels.blamed(difference, more_s) if difference is not None else []
         notes = []
         if (problem := self.blind.get(record.case.id)) is not None:

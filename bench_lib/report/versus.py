@@ -148,7 +148,8 @@ def _explained(run: Run, record: Record, a: SideValues, verdicts: list[Verdict])
         if verdict.status is Status.REGRESSED and metrics.of(verdict.metric).device_sets
     ]
     if slower and before.kernels and record.kernels:
-        cause = Note(kernels.reason(kernels.diff(before.kernels, record.kernels)))
+        difference = kernels.diff(before.kernels, record.kernels)
+        cause = Note(kernels.reason(difference, slower[0].more_s))
         final = [reasons.explained(v, cause) if v is slower[0] else v for v in final]
     changes = fingerprint.differences({**a.environments, **run.environments}, pairs)
     return replace(record, status=judge.overall(final), verdicts=final, changes=changes, blamed=[])
