@@ -410,6 +410,13 @@ def test_a_variable_that_was_set_for_a_side_is_in_its_environment(bench):
     assert "BENCH_LIB_DATA" not in outcome.environment.variables
 
 
+def test_a_variable_that_is_set_for_one_side_alone_is_known_of_the_other(bench, monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+    sides = {"A": Side(), "B": Side(environment={"MINE": "2"})}
+    outcomes = bench(sides=sides).measure(make_case(id="a"))
+    assert {outcome.environment.variables["MINE"] for outcome in outcomes} == {"1", "2"}
+
+
 def test_closing_ends_workers_and_telemetry_and_frees_the_device(bench, workers, tmp_path):
     one = bench()
     one.measure(make_case(id="a"))

@@ -254,7 +254,7 @@ def test_time_that_no_kernel_took_is_said_to_lie_between_them():
 
 def test_what_is_called_anew_is_the_cause_though_noise_elsewhere_outweighs_it():
     before = profile((ADD, 3, 2), (NVJET, 1, 40))
-    noisy = diff(before, profile((ADD, 6, 4), (NVJET, 1, 37.5)))
+    noisy = diff(before, profile((ADD, 6, 4), (NVJET, 1, 37.5), ("tiny", 2, 0.001)))
     assert reason(noisy, 2.2e-3) == (
         "+2 ms in kernels that are new or called more often: vectorized_elementwise_kernel add "
         "fp16 2 ms → 4 ms, 3 → 6 calls"

@@ -561,9 +561,11 @@ class HeldDevice:
     def _described(self, side: Side) -> Environment:
         """Describe a side without its worker's answers; inside a container little is known.
 
-        Variables that were set for it are recorded, but not our own, which point workers to files.
+        Variables that were set for a side are recorded of all sides, or the others' would seem to
+        be unset; but not our own, which point workers to files.
         """
-        chosen = [name for name in side.environment if not name.startswith("BENCH_LIB_")]
+        given = {name for other in self._settings.sides.values() for name in other.environment}
+        chosen = {name for name in given if not name.startswith("BENCH_LIB_")}
         if side.command_prefix:
             known = fingerprint.collect(environ=side.environment, chosen=chosen, cwd=side.folder)
             return replace(known, rocm=None, libraries={}, caches={})

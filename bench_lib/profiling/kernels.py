@@ -338,13 +338,15 @@ def _explains_little(difference: Diff, step_delta_s: float) -> bool:
 
 
 def _added_calls(difference: Diff, step_delta_s: float) -> list[KernelDifference]:
-    """Return kernels that are new or called more often, if they explain half of the extra time.
+    """Return the main kernels that are new or called more often, if all explain half of the time.
 
     Other differences between two profiles may be noise; numbers of calls have none.
     """
     added = [c for c in difference.changes if c.delta_s > 0 and _calls_more(c) > 0]
     fewer = [c for c in difference.changes if c.delta_s < 0 and _calls_more(c) < 0]
-    return added if _sum(added) + _sum(fewer) >= step_delta_s / 2 > 0 else []
+    if not _sum(added) + _sum(fewer) >= step_delta_s / 2 > 0:
+        return []
+    return [change for change in added if change.delta_s >= WORTH * added[0].delta_s]
 
 
 def _calls_more(change: KernelDifference) -> float:
