@@ -68,6 +68,8 @@ def test_what_failed_in_all_nights_that_are_known_may_have_failed_before() -> No
     entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, points=points)
     night = nights.make_night([entry])
     assert onset(night, entry).since == "2026-11-17 or before"
+    first = replace(entry, points=points[-1:])
+    assert ", since" not in causes(nights.make_night([first]))[0].title
 
 
 def test_the_project_s_own_code_comes_last_of_what_changed() -> None:

@@ -62,6 +62,8 @@ def onset(night: Night, entry: NightCase) -> Onset:
 
 
 def _since(entry: NightCase, failing: list[Point]) -> str:
+    if len(entry.points) == 1 and failing:
+        return ""  # the first run that measured it, as on a pull request, tells no date
     if failing:
         # Without an older point, it may have failed before.
         return failing[0].time[:10] + (" or before" if len(failing) == len(entry.points) else "")
@@ -121,7 +123,7 @@ class NightCause:
         blamed = [self.blamed, f"after {some(self.onset.changes, 1)}"]
         cause = " ".join(filter(None, blamed if self.onset.changes else blamed[:1]))
         title = f"{many(count, 'case') if count > 1 else case_id}: {cause or 'unknown cause'}"
-        if self.onset.run_id:
+        if self.onset.run_id and self.onset.since:
             title += f", since {self.onset.since.partition(' (')[0]}"
         worst = max(map(_ratio, self.entries))
         if worst > 1:
