@@ -906,16 +906,12 @@ def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pyte
 
 
 SLOW_TO_JUDGE = """
-from bench_lib.storage import history
-_attempt, _judge = history.Writer.attempt, engine.Engine.judge
-def attempt(self, *about):
-    time.sleep(0.3)
-    _attempt(self, *about)
+_judge = engine.Engine.judge
 def judge(self):
     pathlib.Path("judging").touch()
     time.sleep(0.5)
     return _judge(self)
-history.Writer.attempt, engine.Engine.judge = attempt, judge
+engine.Engine.judge = judge
 """
 
 

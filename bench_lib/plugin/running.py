@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import warnings
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -160,8 +159,6 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             return (yield)
         except KeyboardInterrupt:
             perf_session.interrupted = True
-            with undisturbed():
-                _drain_reports(session.config)
             raise
         finally:
             try:
@@ -171,18 +168,6 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
                 session.shouldstop = perf_session.failed = str(error)
             finally:
                 perf_session.release()
-
-
-def _drain_reports(config: pytest.Config) -> None:
-    """Process the reports that xdist's workers sent before the run was interrupted."""
-    distributed: Any = config.pluginmanager.get_plugin("dsession")
-    if distributed is None:
-        return
-    with contextlib.suppress(queue.Empty):
-        while True:
-            event, arguments = distributed.queue.get_nowait()
-            if event == "testreport":
-                distributed.worker_testreport(**arguments)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
