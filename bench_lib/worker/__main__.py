@@ -15,10 +15,6 @@ from bench_lib.model import UserError
 from bench_lib.worker.host import RankLog
 from bench_lib.worker.zygote import import_torch, importing_torch, serve, serve_ranks
 
-USAGE = (
-    "usage: python -m bench_lib.worker serve | ranks FOLDER [N] | profile ORDER.json OUT | describe"
-)
-
 
 def main(arguments: list[str]) -> int:
     """Run one of the worker's forms; returns the exit status."""
@@ -44,25 +40,23 @@ def _find_installed_first(behind: str) -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments == ["serve"]:
+    form, *others = arguments
+    if form == "serve":
         return serve()
-    if arguments[:1] == ["ranks"] and len(arguments) == 2:
-        return _rank(Path(arguments[1]))
-    if arguments[:1] == ["ranks"] and len(arguments) == 3:
-        return _fork_ranks(Path(arguments[1]), int(arguments[2]))
-    if arguments[:1] == ["profile"] and len(arguments) == 3:
+    if form == "ranks" and len(others) == 1:
+        return _rank(Path(others[0]))
+    if form == "ranks":
+        return _fork_ranks(Path(others[0]), int(others[1]))
+    if form == "profile":
         with importing_torch():
             from bench_lib.worker import tracing
 
-        return tracing.main(Path(arguments[1]), Path(arguments[2]))
-    if arguments == ["describe"]:  # for callers that must not import torch
-        with importing_torch():
-            from bench_lib.worker.workloads.registry import networks
+        return tracing.main(*map(Path, others))
+    with importing_torch():  # for callers that must not import torch
+        from bench_lib.worker.workloads.registry import networks
 
-        json.dump({name: network.image_size for name, network in networks().items()}, sys.stdout)
-        return 0
-    sys.stderr.write(f"{USAGE}\n")
-    return 2
+    json.dump({name: network.image_size for name, network in networks().items()}, sys.stdout)
+    return 0
 
 
 def _fork_ranks(folder: Path, ranks: int) -> int:
