@@ -72,9 +72,7 @@ class PerfSession(Selection):
         They import what they need while pytest and xdist prepare the run, and keep to one of
         ``of`` equal parts of the CPUs.
         """
-        names = ("setupplan", "setuponly")  # of plugins that a user may disable
-        measures = not any(self.config.getoption(name, default=False) for name in names)
-        return self.engine.share(self.devices[index], (index, of)) if measures else {}
+        return self.engine.share(self.devices[index], (index, of))
 
     @property
     def suite(self) -> Suite | None:
