@@ -773,16 +773,18 @@ def test_an_xdist_worker_says_whom_it_waits_for(suite, pytester):
     result.stderr.fnmatch_lines(["waiting up to * s for mi300x, in use by process *"])
 
 
-def test_more_workers_than_gpus_are_refused_with_the_reason(suite):
-    result = suite(devices="gpus(2)")("-n", "3", apart=False)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: -n 3: there are 2 devices (mi300x)*use -n 2*"])
+def test_more_workers_than_devices_are_refused_with_the_reason(suite):
+    on_gpus = suite(devices="gpus(2)")("-n", "3", apart=False)
+    assert on_gpus.ret == pytest.ExitCode.USAGE_ERROR
+    on_gpus.stderr.fnmatch_lines(["ERROR: -n 3: a device *has 2 devices (mi300x); use -n 2, or*"])
 
 
 def test_more_workers_than_one_are_refused_on_a_cpu(suite):
-    result = suite()("-n", "2", apart=False)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: -n 2: this machine has no GPU*use -n 1*"])
+    on_a_cpu = suite()("-n", "2", apart=False)
+    assert on_a_cpu.ret == pytest.ExitCode.USAGE_ERROR
+    on_a_cpu.stderr.fnmatch_lines(
+        ["ERROR: -n 2: a device *has 1 device (cpu-test-2c); use -n 1, or*"]
+    )
 
 
 def test_xdist_is_left_alone_where_nothing_is_measured(suite, pytester):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench_lib import backends
+from bench_lib.formats import many
 
 if TYPE_CHECKING:
     from bench_lib.model import Hardware
@@ -28,17 +28,11 @@ _OTHERS = pytest.StashKey[int]()
 def refuse_too_many(config: pytest.Config, devices: Sequence[Hardware]) -> None:
     """Raise UsageError if more workers were asked for than there are devices."""
     workers = len(getattr(config.option, "tx", None) or [])
-    if workers <= len(devices):
-        return
-    if not backends.is_gpu(devices[0]):
+    if workers > len(devices):
         raise pytest.UsageError(
-            f"-n {workers}: this machine has no GPU, and {workers} workers on one CPU would "
-            "compete for its cores and distort every timing; use -n 1, or leave -n out"
+            f"-n {workers}: a device measures one case at a time, and this machine has "
+            f"{many(len(devices), 'device')} ({devices[0].key}); use -n {len(devices)}, or -n auto"
         )
-    raise pytest.UsageError(
-        f"-n {workers}: there are {len(devices)} devices ({devices[0].key}) and a device "
-        f"measures one case at a time; use -n {len(devices)}, or -n auto"
-    )
 
 
 ASSIGNMENT = pytest.StashKey[dict[str, int]]()
