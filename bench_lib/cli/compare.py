@@ -76,7 +76,8 @@ def compare(
     if chosen is not None:
         records = list(_by_metric(records, chosen))
     compared = any(record.status is not None and record.measurements for record in records)
-    tell(_answer(side, run, records, gate if compared else 1), json=json, markdown=markdown)
+    answer = _answer(side, run, records, chosen, gate if compared else 1)
+    tell(answer, json=json, markdown=markdown)
 
 
 def _gate(records: Sequence[Record]) -> int:
@@ -94,17 +95,23 @@ def _by_metric(records: Sequence[Record], metric: str) -> Iterator[Record]:
             yield replace(record, status=verdicts[0].status, verdicts=verdicts)
 
 
-def _answer(side: SideValues, run: Run, records: Sequence[Record], status: int) -> Answer:
+def _answer(
+    side: SideValues, run: Run, records: Sequence[Record], metric: str | None, status: int
+) -> Answer:
     from bench_lib.report import console, versus
 
     table = console.summary(records)
     new = [case_id for case_id in run.records if case_id not in side.baselines]
     gone = [case_id for case_id in side.baselines if case_id not in run.records]
     notes = [*console.changes(records), *console.explanations(records)]
+    nothing = "no case has values on both sides"
+    if metric is not None:  # the table has the time
+        notes += [f"{r.case.id}: {r.verdicts[0].reason}" for r in records if r.status is Status.OK]
+        nothing = f"no case is judged by {metric}: that takes values on both sides, and a limit"
     notes += [f"no values in A: {some(new, SHOWN)}"] if new else []
     notes += [f"no values in B: {some(gone, SHOWN)}"] if gone else []
     counts = Counter(record.status.value for record in records if record.status)
-    notes.append(console.counted(counts) if records else "no case has values on both sides")
+    notes.append(console.counted(counts) if records else nothing)
     quiet = {*PASSING} - {Status.IMPROVED}
     shown = [*table.columns, *columns("", "verdicts changes")]
     problems = [f"A: {line}" for line in side.problems] + [f"B: {line}" for line in run.problems]
