@@ -260,7 +260,7 @@ def test_a_run_that_was_torn_or_measured_nothing_is_compared_as_far_as_it_goes(c
     assert "! B: line 7 is incomplete: the run was killed while writing it" in answer.out
     assert "did not finish" in answer.out
     answer = compare(a, run(day=21))
-    assert (answer.status, "no case is judged by first_step: that takes" in answer.out) == (1, True)
+    assert (answer.status, "no case has values on both sides" in answer.out) == (1, True)
 
 
 def test_markdown_has_what_moved_first_and_keeps_text_as_it_is(compare):
