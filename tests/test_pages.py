@@ -515,7 +515,7 @@ def test_a_failure_tells_all_that_is_known() -> None:
         "+8.0%",
         "+7.6% to +8.4%",
         "Change point on 18 Nov 2026",
-        "Kernels to blame",
+        "Changed kernels",
         "Cijk_Ailk_Bljk_HHS_BH_MT128x128x32",
         "torch 2.9.0+rocm7.0 -> 2.10.0+rocm7.1",
         "Baseline accepted on 31 Oct 2026 by somebody: after the upgrade",
