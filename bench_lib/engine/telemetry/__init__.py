@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -89,29 +88,22 @@ class Sampler:
             maxlen=int(KEPT_S / PERIOD_S)
         )
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._reader: threading.Thread | None = None
         self._fault: str | None = None
         self._trouble: str | None = None
-        self._due_s = math.inf
-        """When the next sample is due."""
         self._warned = False
-        try:
-            self._process = subprocess.Popen(
-                command or _command(device),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                encoding="utf-8",
-                errors="replace",
-                env=finding_us(),
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._fault = str(error)
-            return
+        self._process: subprocess.Popen[str] | None = subprocess.Popen(
+            command or _command(device),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            env=finding_us(),
+            start_new_session=True,
+        )
         assert self._process.stdout is not None
         self._due_s = time.monotonic() + STARTING_S
+        """When the next sample is due."""
         self._reader = threading.Thread(
             target=self._read, args=(self._process.stdout,), name="telemetry", daemon=True
         )
@@ -155,10 +147,9 @@ class Sampler:
             # One that is stuck in the driver ends when the driver lets it: do not wait for that.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=1)
-        if self._reader is not None:
-            self._reader.join(timeout=1)
-            if not self._reader.is_alive():
-                process.stdout.close()
+        self._reader.join(timeout=1)
+        if not self._reader.is_alive():
+            process.stdout.close()
 
     def _read(self, stdout: TextIO) -> None:
         """Take in what the process prints until it ends; the reader thread's work."""
