@@ -22,22 +22,21 @@ def conclude(session: PerfSession) -> None:
     suite = session.suite
     if suite is None:
         return
-    if not session.interrupted and session.failed is None:
-        try:
+    try:
+        if not session.interrupted and session.failed is None:
             _catch_up(session)
             session.engine.remeasure()
             session.engine.profile()
-        except (LaunchError, DeviceBusyError) as error:
-            if session.failed is None:
-                message = formats.printable(str(error))
-                session.failed = f"suspicious cases could not be measured again: {message}"
-        except KeyboardInterrupt:
-            session.interrupted = True
-            with undisturbed():
-                _report_all(session, suite)
-            raise
-    with undisturbed():
-        _report_all(session, suite)
+    except (LaunchError, DeviceBusyError) as error:
+        if session.failed is None:
+            message = formats.printable(str(error))
+            session.failed = f"suspicious cases could not be measured again: {message}"
+    except KeyboardInterrupt:
+        session.interrupted = True
+        raise
+    finally:
+        with undisturbed():
+            _report_all(session, suite)
 
 
 def _catch_up(session: PerfSession) -> None:
