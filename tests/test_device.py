@@ -202,7 +202,7 @@ def test_all_processes_of_a_case_count_towards_the_time_that_a_line_reports(benc
 
     monkeypatch.setattr("bench_lib.engine.device.spoken", spoken)
     bench(processes=2).measure(make_case(id="a"))
-    assert said == ["a", "starting a process, process 1", "starting a process, process 2"]
+    assert said == ["a", "starting a process", "starting a process"]
 
 
 def test_a_fault_ends_the_case_and_the_next_case_gets_a_fresh_context(bench, workers):

@@ -317,11 +317,11 @@ def test_of_several_processes_the_one_that_measures_is_said_until_the_next_begin
         enter("starting a process", math.inf)
         enter("warm-up", 20.0)
         clock.now += 15.0
-        enter("starting a process, process 2", math.inf)
-        enter("warm-up, process 2", 30.0)
+        enter("starting a process", math.inf)
+        enter("warm-up", 30.0)
     assert said == [
         "vgg16-b8: 0 s so far (warm-up), about 20 s left of this process",
-        "vgg16-b8: 15 s so far (warm-up, process 2), about 30 s left of this process",
+        "vgg16-b8: 15 s so far (warm-up), about 30 s left of this process",
     ]
 
 

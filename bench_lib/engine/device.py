@@ -376,17 +376,8 @@ class HeldDevice:
             if not case.launch.cold and ranks == 1:  # with cold caches tuning is measured, too
                 accepted = () if self._settings.own_choices else self._accepted(case)
                 handed = choices.commonest(accepted) or (None if request.keeps else Choices({}))
-            is_only = process == 0 and self._settings.processes == 1
-            where = "" if is_only else f", process {process + 1}"
-            start = f"in {ranks} ranks" if ranks > 1 else "starting a process"
-            request.enter(start + where, math.inf)
-            sent = replace(
-                request,
-                bursts=bursts,
-                known=known,
-                choices=handed,
-                enter=lambda phase, left_s: request.enter(phase + where, left_s),
-            )
+            request.enter(f"in {ranks} ranks" if ranks > 1 else "starting a process", math.inf)
+            sent = replace(request, bursts=bursts, known=known, choices=handed)
             measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
             if counts is not None:
                 measurement = replace(measurement, **vars(counts))
