@@ -1587,7 +1587,7 @@ def test_a_reference_that_cannot_be_used_is_refused_by_hand_and_warned_about_by_
 ):
     run = suite()
     refused = run("-k", "alpha", "--perf-reference", "/nowhere/python")
-    words = "the reference's interpreter /nowhere/python does not exist; name the Python of the *"
+    words = "the reference /nowhere/python does not start: /nowhere/python cannot be run: No such *"
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stderr.fnmatch_lines([f"ERROR: {words}"])
     assert not runs_in(pytester)
@@ -1595,7 +1595,7 @@ def test_a_reference_that_cannot_be_used_is_refused_by_hand_and_warned_about_by_
     assert empty.ret == pytest.ExitCode.USAGE_ERROR
     empty.stderr.fnmatch_lines(["ERROR: --perf-reference is empty; name an interpreter, or *"])
     no_program = run("-k", "alpha", "--perf-reference", "./conftest.py")
-    no_program.stderr.fnmatch_lines(["ERROR: *conftest.py cannot be run; name the Python of the *"])
+    no_program.stderr.fnmatch_lines(["ERROR: *conftest.py cannot be run: Permission denied"])
     warned = run("-k", "alpha", "-o", "perf_reference=/nowhere/python")
     assert warned.ret == pytest.ExitCode.OK
     warned.stdout.fnmatch_lines([f"warning: judged by the baseline alone: {words}"])

@@ -586,12 +586,6 @@ def refused(bed, *words):
     return why
 
 
-def test_an_interpreter_that_is_not_there_is_refused(bed):
-    bed.reference = Side(str(bed.folder / "nowhere" / "python"))
-    words = f"the reference's interpreter {bed.reference.python} does not exist; "
-    assert refused(bed) == f"{words}name the Python of the accepted environment"
-
-
 @pytest.mark.parametrize(
     ("problem", "words"),
     [

@@ -400,17 +400,12 @@ def place(device: Hardware) -> str:
 
 def problem_of(side: Side, own: Side) -> str:
     """Name the problem of a reference, as far as it shows without a worker; empty if none does."""
-    if not side.command_prefix:
-        if (python := _interpreter(side)) is None:
-            problem = "cannot be run" if Path(side.python).exists() else "does not exist"
-            remedy = "name the Python of the accepted environment"
-            return f"the reference's interpreter {side.python} {problem}; {remedy}"
-        is_ours = python == _interpreter(own) and side.environment == own.environment
-        if is_ours and not side.label:
-            return (
-                f"the reference {side} is this environment itself, so there is nothing to "
-                "compare; name the accepted environment, or use `same` for an A/A comparison"
-            )
+    is_ours = not side.command_prefix and _interpreter(side) == _interpreter(own)
+    if is_ours and side.environment == own.environment and not side.label:
+        return (
+            f"the reference {side} is this environment itself, so there is nothing to "
+            "compare; name the accepted environment, or use `same` for an A/A comparison"
+        )
     try:
         environments.ask(side.python, side.environment, side.command_prefix)
     except LaunchError as error:
@@ -418,14 +413,12 @@ def problem_of(side: Side, own: Side) -> str:
     return ""
 
 
-def _interpreter(side: Side) -> tuple[str, str] | None:
-    """Return the folder of an interpreter, and what the interpreter is; None if there is none.
+def _interpreter(side: Side) -> tuple[str, str]:
+    """Return the folder of an interpreter, and what the interpreter is.
 
     Interpreters of virtual environments are links to one file.
     """
-    path = shutil.which(side.python)
-    if path is None:
-        return None
+    path = shutil.which(side.python) or side.python
     return os.path.realpath(Path(path).parent), os.path.realpath(path)
 
 
