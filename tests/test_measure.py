@@ -264,7 +264,7 @@ def test_a_factory_may_return_just_a_step():
     ("workload", "error", "words"),
     [
         ("nothing", LookupError, NO_WORKLOAD),
-        ("no_such_module:step", ModuleNotFoundError, "no_such_module"),
+        ("no_such_module:step", ModuleNotFoundError, "no_such_module.; install it, or put its"),
         (f"{__name__}:no_such_factory", AttributeError, "no_such_factory"),
         (f"{__name__}:stepless", TypeError, ":stepless returned an object of type NoneType"),
     ],

@@ -43,7 +43,12 @@ def build(case: Case, setting: Setting) -> Workload:
             f"no workload {case.workload!r}; choose from {', '.join(NAMED)}, or "
             "package.module:factory"
         )
-    built: Any = getattr(importlib.import_module(module), attribute)(setting, **params)
+    try:
+        imported = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        error.msg += "; install it, or put its folder on PYTHONPATH"
+        raise
+    built: Any = getattr(imported, attribute)(setting, **params)
     if isinstance(built, Workload):
         return built
     if not callable(built):
