@@ -675,10 +675,30 @@ def test_processes_that_do_not_wait_are_held_against_those_that_did_not():
     few = verdict("latency", now, of([*calm[:1], *bound(0.3, 0.4)]))
     assert "than 3 baseline processes" in few.reason
     nights = [replace(p, worker=f"{n}/1") for n, p in enumerate([*calm, *bound(0.3, 0.4)])]
-    for calm_nights, compared in ((5, 5), (4, 6)):
-        found = verdicts_on(now, of(calm), rolling=nights[5 - calm_nights :])
-        (rolling,) = [v for v in found if (v.metric, v.against) == ("latency", "rolling")]
-        assert f"than {compared} processes of recent runs" in rolling.reason
+    found = verdicts_on(now, of(calm), rolling=nights[1:])
+    (rolling,) = [v for v in found if (v.metric, v.against) == ("latency", "rolling")]
+    assert "than 4 processes of recent runs" in rolling.reason
+
+
+def test_a_device_that_no_longer_waits_is_held_against_its_own_time_where_most_processes_waited():
+    elsewhere = [replace(p, host_bound=False) for p in devices(0.0, 0.001)]
+    own = devices(*(value - 0.1 for value in STEADY))
+    old = [replace(p, device_uuid="a", worker="a/1") for p in own]
+    old += [replace(p, device_uuid="b", worker="b/1") for p in elsewhere]
+    now = devices(*(value - 0.07 for value in STEADY), wall=-0.07)
+    now = [replace(p, host_bound=False, device_uuid="a", worker="now/1") for p in now]
+    found = verdict("device", now, of(old), planned=5)
+    assert (found.status, found.ratio) == (Status.REGRESSED, pytest.approx(1.03, abs=0.001))
+
+
+def test_what_no_host_sets_is_held_against_processes_that_waited_too():
+    cold = {"compile_s": 60.0, "compile_cache": "cold", "peak_memory_bytes": 100 * MIB}
+    warm = make_processes(STEADY, compile_s=5.0, compile_cache="warm", peak_memory_bytes=10 * MIB)
+    old = of([*bound(0.05, **cold), *warm])
+    now = make_processes([0.0] * 3, **cold | {"compile_s": 200.0})
+    statuses = {v.metric: v.status for v in verdicts_on(now, old, planned=3)}
+    assert statuses["compile_time"] is Status.REGRESSED
+    assert statuses["memory"] is Status.OK
 
 
 def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():

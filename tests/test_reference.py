@@ -54,7 +54,7 @@ from bench_lib.storage import history
 from bench_lib.verdict import pairing
 from bench_lib.verdict.evidence import Evidence, Pairing
 from bench_lib.verdict.judge import overall
-from bench_lib.verdict.metrics import find
+from bench_lib.verdict.metrics import LEADING, find
 
 DEVICE = gpus(1)[0]
 CASE = make_case(id="resnet50-b64-fp16-eager-infer")
@@ -981,6 +981,13 @@ def test_the_spread_of_pairs_is_learned_from_the_suite():
     assert answer({"case": case(0.0)}).interval is None
     low, high = answer({"case": case(0.0), **others}).interval
     assert 0.99 < low < 1 < high < 1.01
+
+
+def test_the_spread_of_pairs_is_not_that_of_processes_whose_host_was_waited_for():
+    run = [replace(p, worker="then/1") for p in (busy(0.0), busy(0.01), waiting(0.3, 0.0))]
+    evidence = Evidence([busy(0.0)], make_baseline(processes=run))
+    assert pairing.alike(LEADING, evidence, [busy(0.0)]) == [[0.0, pytest.approx(0.01)]]
+    assert len(pairing.alike(LEADING, evidence, [waiting(0.0, 0.0)])[0]) == 3
 
 
 def told(metric, *pairs, evidence=None, **fields):

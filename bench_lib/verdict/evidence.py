@@ -6,7 +6,7 @@ clocks, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -83,15 +83,13 @@ class Evidence:
         if self.baseline is None:
             return {}
         nights = not_chosen_otherwise(self.rolling, self.candidate)
-        accepted: Sequence[ProcessSummary] = self.baseline.processes
+        accepted = self.baseline.processes
         draw = next(filter(None, map(known_choices, self.candidate)), None)
         if draw is not None and len(alike := chosen_alike(accepted, draw)) >= AGREEING:
             accepted = alike
-        if not any(process.host_bound for process in self.candidate):
-            accepted = unwaiting(accepted, AGREEING, len)
-            nights = unwaiting(nights, LEAST_NIGHTS, runs)
-        is_enough = runs(nights) >= LEAST_NIGHTS
-        return {PINNED: accepted, **({ROLLING: nights} if is_enough else {})}
+        # A night counts once, however many processes it has; one of an unknown run is a night.
+        runs = {process.run or n for n, process in enumerate(nights)}
+        return {PINNED: accepted, **({ROLLING: nights} if len(runs) >= LEAST_NIGHTS else {})}
 
     @property
     def most_spread(self) -> float:
@@ -125,12 +123,18 @@ class Evidence:
         return self.waits() and mostly_waited(self.references[PINNED])
 
     def like(self, against: str) -> Sequence[ProcessSummary]:
-        """Return the processes of a reference to compare with.
+        """Return the processes of a reference to compare by chance.
 
-        A device's own processes are the best measure of it, where there are two or more.
+        A device's own processes are the best measure of it, where there are two or more.  A case
+        that does not wait for its host is compared with those of them that did not either, unless
+        most waited: then the device's own time tells more than the wall times of a few.
         """
         own = self._on_its_devices(against)
-        return own if len(own) >= AGREEING else self.references[against]
+        alike = own if len(own) >= AGREEING else self.references[against]
+        if mostly_waited(alike) or any(process.host_bound for process in self.candidate):
+            return alike
+        calm = [process for process in alike if not process.host_bound]
+        return calm if len(calm) >= AGREEING else alike
 
     def is_new_to(self, against: str) -> bool:
         """Whether a reference's processes hardly know the device that measured."""
@@ -185,21 +189,6 @@ def not_chosen_otherwise(
     if (draw := next(filter(None, map(known_choices, like)), None)) is None:
         return processes
     return [p for p in processes if (own := known_choices(p)) is None or own.chooses_as(draw)]
-
-
-def unwaiting(
-    processes: Sequence[ProcessSummary],
-    least: int,
-    count: Callable[[Sequence[ProcessSummary]], int],
-) -> Sequence[ProcessSummary]:
-    """Return the processes whose device did not wait for its host; all if these are too few."""
-    own = [process for process in processes if not process.host_bound]
-    return own if count(own) >= least else processes
-
-
-def runs(processes: Sequence[ProcessSummary]) -> int:
-    """Count runs: one of several processes counts once, as does a process of an unknown run."""
-    return len({process.run or n for n, process in enumerate(processes)})
 
 
 def mostly_waited(processes: Sequence[ProcessSummary]) -> bool:

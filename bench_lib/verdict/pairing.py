@@ -115,11 +115,14 @@ def _values(metric: Metric, pairing: Pairing) -> list[tuple[float, float]]:
 def alike(metric: Metric, evidence: Evidence, like: Sequence[ProcessSummary]) -> list[list[float]]:
     """Return the logarithms that processes of one earlier run had on one device, run by run.
 
-    Their values were measured as those of ``like``.
+    Their values were measured as those of ``like``, and set by the host only where some of these
+    were.
     """
     if not (states := metric.states(like)):
         return []
     known = [p for side in evidence.references.values() for p in metric.known(side, *states)]
+    if metric.host_sets and not any(process.host_bound for process in like):
+        known = [process for process in known if not process.host_bound]
     runs = grouped((process.origin, math.log(process.values[metric.name])) for process in known)
     return [group for group in runs.values() if len(group) > 1]
 
