@@ -32,7 +32,7 @@ from bench_lib.model import (
     Status,
     Verdict,
 )
-from bench_lib.verdict.evidence import Evidence, Pairing
+from bench_lib.verdict.evidence import NO_PAIRING, Evidence, Pairing
 from bench_lib.verdict.judge import is_suspicious, judge_samples, leading, overall, stored_limits
 from bench_lib.verdict.metrics import summarise
 from bench_lib.verdict.severity import rank
@@ -699,6 +699,17 @@ def test_what_no_host_sets_is_held_against_processes_that_waited_too():
     statuses = {v.metric: v.status for v in verdicts_on(now, old, planned=3)}
     assert statuses["compile_time"] is Status.REGRESSED
     assert statuses["memory"] is Status.OK
+
+
+def test_iterations_that_another_hosts_did_not_spread_are_no_pairs_to_answer():
+    def on(device: str, spread: float) -> list[ProcessSummary]:
+        own = bound(*STEADY, spread=spread)
+        return [replace(p, device_uuid=device, worker=f"{device}/1") for p in own]
+
+    now, pairs = on("b", 0.6), Pairing("old", list(zip(on("b", 0.6), on("b", 0.01), strict=True)))
+    for pairing in (pairs, NO_PAIRING):
+        found = verdict("stability", now, of(on("a", 0.01)), planned=5, pairing=pairing)
+        assert found.status is Status.REGRESSED
 
 
 def test_a_replayed_graph_is_not_held_against_a_sum_of_kernels():

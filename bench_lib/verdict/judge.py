@@ -387,7 +387,7 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
     If it was the device's in the baseline, other programs on the host may prolong it by as much as
     host-bound steps vary.  Beyond that it is the software's, unless the baseline knows other
     devices only, and so other hosts: issuing the same step took 5.1 ms on some virtual machines
-    with an H200, and 10.6 ms on another one.  Pairs share the host, and tell.
+    with an H200, and 10.6 ms on another one.
     """
     status, before = verdict.status, evidence.waits_as_before
     is_open = before or status in (*SLOWER, Status.NOISY)
@@ -401,9 +401,9 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
             status = Status.NOISY
         elif verdict.interval is None or verdict.interval[0] <= most:
             status = Status.SUSPECT
-    elsewhere = evidence.is_new_to(verdict.against)
-    if elsewhere and status in SLOWER:
-        status = Status.SKIPPED if evidence.pairing.pairs else Status.SUSPECT
+    elsewhere = is_by_chance and evidence.is_new_to(verdict.against)
+    if elsewhere and status is Status.REGRESSED:
+        status = Status.SUSPECT
     may_be_host = verdict.status in SLOWER or is_within or elsewhere or _cannot_tell(verdict)
     is_replaced = device_is_steady and status is Status.NOISY and may_be_host
     allowed = BETWEEN_HOST_STATES if before and is_by_chance else 0.0

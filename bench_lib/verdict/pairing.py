@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bench_lib.findings import Interleaved, NotInterleaved, Overruled, SlowerThanBaseline
+from bench_lib.findings import HostBound, Interleaved, NotInterleaved, Overruled, SlowerThanBaseline
 from bench_lib.model import Limits, ProcessSummary, Status, Verdict
 from bench_lib.verdict.chance import Question
 from bench_lib.verdict.evidence import REFERENCE, Evidence, Pairing
@@ -232,6 +232,7 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, pairing: Pairing) -> Ve
 
     One pair does not overrule a baseline that calls the case slower, nor do pairs that say nothing
     against it.  Noisy ones may: what is twice as slow as the baseline on both sides is the host's.
+    What waits for another host than the baseline's is left to any answer: pairs share the host.
     """
     if answer is None or verdict.status not in _REPLACED or verdict.status is answer.status:
         return verdict
@@ -242,7 +243,9 @@ def _set_aside(verdict: Verdict, answer: Verdict | None, pairing: Pairing) -> Ve
         excludes = verdict.ratio is None or (
             answer.interval is not None and answer.interval[1] < verdict.ratio
         )
-        if not is_sure or (answer.status not in SLOWER and not excludes):
+        overrules = is_sure and (answer.status in SLOWER or excludes)
+        bound = verdict.found(HostBound)
+        if not overrules and not (bound is not None and bound.elsewhere):
             return verdict
     elif not is_answer(answer):
         return verdict
