@@ -147,7 +147,7 @@ def _command(command: Any, path: str) -> Iterator[str]:
 
 def _argument(parameter: Any) -> str:
     name = parameter.metavar or parameter.name.upper()
-    if not parameter.required and not name.startswith("["):
+    if not parameter.required:
         name = f"[{name}]"
     return f"{name}..." if parameter.nargs == -1 and not name.endswith("ARGUMENTS]") else name
 

@@ -236,7 +236,7 @@ def test_a_command_that_there_is_not_is_named_with_those_like_it(run):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("scaling",), "'what': mnist, or network (with --network); see bench-lib scaling --help"),
+        (("scaling",), "'WHAT': mnist, or network (with --network); see bench-lib scaling --help"),
         (("bisect", "x"), "Missing option '--good': Fast commit or version; "),
         (("report", "--html"), "--html"),
         (("judge", "x", "--tolerance", "1"), "--tolerance: 1 is 100%; did you mean 1%?"),

@@ -80,7 +80,7 @@ def exercise(
     networks: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NETWORK]",
+            metavar="NETWORK",
             help="torchvision network, such as resnet50; depth takes a list.",
         ),
     ] = None,

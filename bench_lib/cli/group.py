@@ -64,10 +64,10 @@ def _load(name: str) -> Any:
 
 
 def _name_values(command: Any) -> None:
-    """Name each option's value after the option; typer shows its type, such as <int range>."""
+    """Name each value after its option or argument; typer shows an option's type instead."""
     for option in command.params:
-        if option.param_type_name == "option" and not option.is_flag and option.metavar is None:
-            name = next(spelling for spelling in option.opts if spelling.startswith("--"))
+        if option.metavar is None and not getattr(option, "is_flag", False):
+            name = next((text for text in option.opts if text.startswith("--")), option.name)
             option.metavar = name.removeprefix("--").replace("-", "_").upper()
 
 
