@@ -284,6 +284,24 @@ def test_a_case_that_is_over_before_ten_seconds_is_not_said():
     assert said.empty()
 
 
+def test_what_has_just_been_said_is_not_said_again(monkeypatch):
+    monkeypatch.setattr(pace, "LONG_S", 0.01)
+    looks = SimpleQueue()
+
+    def stopped():
+        looks.put(None)
+        return 8.0
+
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=stopped))
+    monkeypatch.setattr(pace, "MOST_SILENT_S", 0.01)
+    said = []
+    with spoken(said.append) as enter:
+        enter("warm-up", 90.0)
+        for _ in range(20):
+            looks.get(timeout=60)
+    assert said == ["vgg16-b8: 0 s so far (warm-up), about 90 s left"]
+
+
 @pytest.mark.parametrize(
     ("left_s", "lines"),
     [

@@ -110,11 +110,12 @@ def spoken(
     of each later phase, and of the seconds left, which are infinite where a process begins.
     """
     is_over, began_s = threading.Event(), time.monotonic()
-    told_s, told_at_s = math.inf, began_s
+    told_s, told_at_s, said_s = math.inf, began_s, -math.inf
     is_alone = settings.processes == len(settings.sides) == 1
 
     def say() -> None:
-        now_s = time.monotonic()
+        nonlocal said_s
+        said_s = now_s = time.monotonic()
         line = f"{case.id}: {now_s - began_s:.0f} s so far ({phase})"
         if 1 <= (left_s := told_at_s + told_s - now_s) < math.inf:
             line += f", about {left_s:.0f} s left{'' if is_alone else ' of this process'}"
@@ -133,7 +134,8 @@ def spoken(
 
     def watch() -> None:
         while not is_over.wait(min(max(LONG_S, time.monotonic() - began_s), MOST_SILENT_S)):
-            say()
+            if time.monotonic() - said_s >= LONG_S / 2:
+                say()
 
     watcher = threading.Thread(target=watch, daemon=True)
     try:
