@@ -170,13 +170,19 @@ def test_inference_runs_the_forward_pass_alone(run):
     assert "Compared with FP32 eager: largest difference 0" in printed
 
 
+def test_fp16_on_a_cpu_is_said_to_be_slow_before_it_runs(run):
+    printed = run("--amp", "--mode", "inference", "--batch-size", "1", "--iterations", "1")
+    note, rest = "NOTE: on most CPUs FP16 takes many times as long as FP32\n", "Device: cpu"
+    assert 0 <= printed.find(note) < printed.find(rest)
+
+
 def test_kineto_writes_a_trace_and_prints_a_table(run, tmp_path):
     words = ["--profiler-output", "mine", "--mode", "inference"]
     printed = run("--kineto", "--iterations", "4", *words)
     events = json.loads((tmp_path / "mine.json").read_text())["traceEvents"]
     assert "iteration 3" in {event.get("name") for event in events}
     assert "aten::convolution" in printed
-    assert "Trace of 1 iterations:" in printed
+    assert "Trace of 1 iteration:" in printed
 
 
 def test_the_autograd_profiler_prints_the_tables_of_the_guide(run):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bench_lib.cases.axes import case_of, network_axes, one_of
+from bench_lib.formats import many
 from bench_lib.launch.ranks import fold
 from bench_lib.micro import lines
 from bench_lib.micro.flags import MicroOptions, RankPlace, batch_of
@@ -127,11 +128,13 @@ def run(options: MicroOptions, place: RankPlace, say: Callable[[str], None]) -> 
     """Measure on this rank; raises UserError, NotMeasuredError, and any unexpected error."""
     device, seen = _opened(place)
     case = case_from(options, place, plain_fp32(device))
-    if place.is_first:
-        _say(say, [f"NOTE: {note}" for note in options.notes])
-    name = f"{device} ({seen.name})"
+    name, notes = f"{device} ({seen.name})", options.notes
     if device.type != "cuda":
         name = "cpu (torch sees no GPU here, so the CPU is measured)"
+        if options.dtype != "FP32":
+            notes = [*notes, "on most CPUs FP16 takes many times as long as FP32"]
+    if place.is_first:
+        _say(say, [f"NOTE: {note}" for note in notes])
     _say(say, lines.header(options, place, int(case.params["batch_size"]), name))
     group = _met(place, device, say)
     with _not_measured(case, seen):
@@ -309,7 +312,9 @@ class Passes:
 
         steps, table, trace = profiling.traced(workload.step, options.iterations, name)
         self.lines += ["", "----------- Trace Ready -----------", table]
-        self.lines.append(f"Trace of {steps} iterations: {trace.resolve()} (ui.perfetto.dev)")
+        self.lines.append(
+            f"Trace of {many(steps, 'iteration')}: {trace.resolve()} (ui.perfetto.dev)"
+        )
 
     def _flops(self, workload: Workload) -> None:
         options, network_and_batch = self.options, workload.layers()
