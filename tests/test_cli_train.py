@@ -6,7 +6,15 @@ import re
 from dataclasses import replace
 
 import pytest
-from builders import make_attempt, make_case, make_hardware, make_measurement, make_record, the_run
+from builders import (
+    make_attempt,
+    make_case,
+    make_hardware,
+    make_hardware_cpu,
+    make_measurement,
+    make_record,
+    the_run,
+)
 from command import Printed, ran
 from documents import document_in
 from standins.worker import gpus, held_class, ranks_that
@@ -87,6 +95,12 @@ def test_a_line_a_step_and_three_figures_below(run, tmp_path):
     records = the_run(tmp_path).records
     assert set(records) == {TOGETHER, FIXED, INPUT}
     assert records[FIXED].nodeid == f"bench-lib/train-cifar100::{FIXED}"
+
+
+def test_on_a_cpu_fp16_has_to_be_asked_for(run):
+    assert run("cifar100", items_per_step=256, device=make_hardware_cpu()).measured == [
+        name.replace("amp-fp16", "fp32") for name in (TOGETHER, FIXED, INPUT)
+    ]
 
 
 def test_so_many_steps_are_rounds_of_the_loaders_processes(run, tmp_path):

@@ -143,8 +143,13 @@ def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> Non
     from bench_lib.backends import detect
     from bench_lib.studies import training
 
+    device = detect()[0]
     options = trained.usual(
-        network="resnet", precision="automixed", batch_size=256, feed="loader", time_limit=600.0
+        network="resnet",
+        precision="float32" if device.vendor == "cpu" else "automixed",  # FP16 takes CPUs ages
+        batch_size=256,
+        feed="loader",
+        time_limit=600.0,
     )
     (ranks, *others) = numbers_in(options.ranks or str(ranks_launched() or 1), "--ranks")
     if others:
@@ -163,8 +168,8 @@ def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> Non
     base = Case("", "", sampling=sampling, time_limit_s=options.time_limit or 0.0)
     sampling = replace(sampling, iterations=iterations, max_iterations=iterations)
     cases = training.three_cases(values, replace(base, sampling=sampling), base)
-    name, device = f"train-{CIFAR_100}", detect()[0]
-    session = Measuring(name, device, keeping, source.variables, command=f"train {CIFAR_100}")
+    name, command = f"train-{CIFAR_100}", f"train {CIFAR_100}"
+    session = Measuring(name, device, keeping, source.variables, command=command)
 
     def print_steps(record: Record) -> None:
         if record.case.id == cases[training.TOGETHER].id:
