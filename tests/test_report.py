@@ -149,6 +149,17 @@ def test_warnings_that_differ_in_figures_alone_are_one_line():
     ]
 
 
+def test_a_warning_that_is_the_reason_is_said_once():
+    measurement = make_measurement(warnings=["other programs kept the CPUs 95% busy"])
+    reason = "other programs kept the CPUs 88% busy"
+    record = make_record(
+        attempts=[make_attempt(measurement=measurement)],
+        status=Status.INVALID,
+        verdicts=[make_verdict(status=Status.INVALID, metric="run", reason=reason)],
+    )
+    assert explanations([record]) == [f"{CASE_ID}: INVALID run: {reason}"]
+
+
 def test_why_cases_are_noisy_is_one_line():
     def noisy(case_id, change, sd, agreeing=""):
         low = f"so a slowdown below {5 * sd}% may go unnoticed"

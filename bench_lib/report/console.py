@@ -137,9 +137,15 @@ def explanations(records: Iterable[Record], *, above: Sequence[Record] = ()) -> 
                 hints.append((record.case.id, f"{what}: {reason}"))
         for attempt in [a for a in record.attempts if a.accepted] or record.attempts:
             warnings = attempt.measurement.warnings if attempt.measurement else []
-            hints += ((record.case.id, f"warning: {text}") for text in warnings)
-    lines += grouped(reasons) + grouped(hints, lambda text: re.sub(r"\d+(?:\.\d+)?", "", text))
+            known = {_figureless(verdict.reason) for verdict in record.verdicts}
+            new = [text for text in warnings if _figureless(text) not in known]
+            hints += ((record.case.id, f"warning: {text}") for text in new)
+    lines += grouped(reasons) + grouped(hints, _figureless)
     return list(map(printable, lines))
+
+
+def _figureless(text: str) -> str:
+    return re.sub(r"\d+(?:\.\d+)?", "", text)
 
 
 def changes(records: Iterable[Record]) -> Iterator[str]:
