@@ -164,7 +164,6 @@ def test_a_worker_leaves_a_trace_of_just_the_steps_and_tables(look, tmp_path):
     assert 0 < result["plain_step_s"] < 1
     assert 0 < result["profiled_step_s"] < 1
     assert result["problems"] == []
-    assert result["device"]["type"] == "cpu"
     assert result["versions"]["torch"] == torch.__version__
     assert not list(tmp_path.glob(".part*"))
 
