@@ -366,6 +366,12 @@ def test_a_case_without_figures_is_a_row_with_its_reason_below():
     ]
 
 
+def test_cases_without_figures_for_the_same_reason_share_a_line():
+    names = ("a", "b", "c", "d")
+    (line,) = trouble_lines(replace(missing(), case_id=name) for name in names)
+    assert line.startswith("a, b, c and 1 more: ERROR: out of memory in first step")
+
+
 def test_iterations_that_spread_too_far_are_named_below_the_table():
     shaky = replace(figures(params={"precision": "bf16"}), spread=0.25)
     rows = rows_of(networks.PRECISION, figures(), shaky)

@@ -188,8 +188,9 @@ def rate_in_words(figures: Figures) -> str:
 
 def trouble_lines(figures: Iterable[Figures]) -> list[str]:
     """Return why cases have no figures; judged cases have verdicts that say so."""
-    lines = (f"{f.case_id}: {f.status}: {f.reason}" for f in figures if not f.is_measured)
-    return list(dict.fromkeys(lines))
+    return console.grouped(
+        (f.case_id, f"{f.status}: {f.reason}") for f in figures if not f.is_measured
+    )
 
 
 def doubts(figures: Iterable[Figures]) -> list[str]:
