@@ -15,7 +15,7 @@ from standins.worker import KERNELS, Contexts, Watch, gpus, held, ranks_that
 from bench_lib.engine import processes
 from bench_lib.engine.device import MOST_LOST
 from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock
-from bench_lib.engine.settings import Side
+from bench_lib.engine.settings import REFERENCE, Side
 from bench_lib.engine.telemetry import OTHERS_MEAN
 from bench_lib.engine.telemetry.samples import TelemetrySample
 from bench_lib.launch.faults import CaseFault, CaseSkipped, LaunchError
@@ -337,6 +337,15 @@ def test_what_waits_for_its_host_twice_is_looked_at_once_in_later_processes(benc
     assert len(one.measure(*cases)[0].attempts) == 2
     (again,) = one.measure_again(cases, 1)
     assert [attempt.accepted for attempt in again[0].attempts] == [True]
+
+
+def test_both_sides_of_a_pair_are_looked_at_as_often(bench, workers):
+    waits, calm = {"host_bound": True}, {"host_bound": False}
+    workers.script["a"] = [waits, waits, waits, calm, waits]
+    one, cases = bench(sides={"": Side(), REFERENCE: Side("old")}), [make_case(id="a")]
+    assert [len(half.attempts) for half in one.measure(*cases)] == [2, 2]
+    (again,) = one.measure_again(cases, 1)
+    assert [len(half.attempts) for half in again] == [1, 1]
 
 
 def test_a_gpu_case_gives_way_to_one_companion_context(bench, workers):

@@ -104,8 +104,9 @@ class HeldDevice:
         """Why the reference cannot be measured any more."""
         self._without_reference: set[str] = set()
         """Ids of the cases that the reference cannot measure."""
-        self._waiting: set[tuple[str, str]] = set()
-        """Sides and cases whose device waited for its host twice: this host cannot keep up."""
+        self._waiting: dict[str, int] = {}
+        """By case, the process in which the device waited for its host twice: later ones of either
+        side are not measured twice, since this host cannot keep up."""
         self._start_watching = watch
         self._watchers = {device.index: watch(device)}
         """Telemetry of this device, and of the other ranks' devices, by index."""
@@ -341,7 +342,8 @@ class HeldDevice:
         why = first.discarded or (measurement and disturbance(measurement))
         if measurement is None or why is None:
             return [first]
-        if not first.discarded and measurement.host_bound and (side, case.id) in self._waiting:
+        is_slow_host = self._waiting.get(case.id, process) < process
+        if not first.discarded and measurement.host_bound and is_slow_host:
             return [first]
         if not first.invalid and request.keeps and measurement.compile_s is not None:
             # What compiling leaves behind slows the host: on an H100 a step of 3.1 ms took 4.6 ms
@@ -354,7 +356,7 @@ class HeldDevice:
             repeated = replace(second.measurement, numerics=measurement.numerics)
             second = replace(second, measurement=repeated)
         if second.measurement is not None and second.measurement.host_bound:
-            self._waiting.add((side, case.id))
+            self._waiting.setdefault(case.id, process)
         return [replace(first, accepted=False, discarded=f"{why}; measured again"), second]
 
     def _attempt(self, case: Case, process: int, side: str, request: MeasureRequest) -> Attempt:
