@@ -485,6 +485,16 @@ def test_a_history_tells_how_far_runs_are_apart():
     assert of_runs(compared(contrasts)) == pytest.approx(0.003, rel=0.25)
 
 
+def test_a_disturbed_process_of_an_earlier_run_hides_no_difference_between_runs():
+    clean = suite_of_runs(random.Random(3), runs=15, case=0.003)
+    stalled = [
+        replace(c, history=[{run: [*values, 0.2] for run, values in pinned.items()}, later])
+        for c in clean
+        for pinned, later in [c.history]
+    ]
+    assert [c.parts for c in compared(stalled)] == [c.parts for c in compared(clean)]
+
+
 def test_creep_is_no_difference_between_runs():
     creeping = []
     for c in suite_of_runs(random.Random(5), runs=20):

@@ -367,7 +367,8 @@ def pooled(cases: Sequence[Sequence[Sequence[float]]]) -> Estimates:
 def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
     """Set aside processes that something slowed down, and pairs with one, if the rest is ordinary.
 
-    Ordinary is what the case's own values and the suite's differ by in the middle half.
+    Ordinary is what the case's own values and the suite's differ by in the middle half.  Earlier
+    runs lose such processes, too: a single one would explain all that runs differ by.
     """
     distances = [
         [
@@ -388,7 +389,8 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
     kept = list(contrasts)
     for i, spread in spreads.items():
         reach = DISTURBED * max(LEAST_SD, min(2 * usual, max(spread, usual)))
-        if max(distances[i], default=0.0) > reach:
+        earlier = [run for era in contrasts[i].history for run in era.values()]
+        if max([*distances[i], *(max(run) - min(run) for run in earlier)], default=0.0) > reach:
             kept[i] = _within(contrasts[i], reach)
     return kept
 
@@ -409,6 +411,10 @@ def _within(contrast: Contrast, reach: float) -> Contrast:
         baseline=old,
         candidate_origins=new_origins,
         baseline_origins=old_origins,
+        history=[
+            {origin: [run[i] for i in _ordinary(run, reach)] for origin, run in era.items()}
+            for era in contrast.history
+        ],
     )
 
 
