@@ -389,8 +389,13 @@ def _undisturbed(contrasts: Sequence[Contrast]) -> list[Contrast]:
     kept = list(contrasts)
     for i, spread in spreads.items():
         reach = DISTURBED * max(LEAST_SD, min(2 * usual, max(spread, usual)))
-        earlier = [run for era in contrasts[i].history for run in era.values()]
-        if max([*distances[i], *(max(run) - min(run) for run in earlier)], default=0.0) > reach:
+        ranges = [
+            max(run) - min(run)
+            for era in contrasts[i].history
+            for run in era.values()
+            if len(run) >= MOST_DISTURBED
+        ]
+        if max([*distances[i], *ranges], default=0.0) > reach:
             kept[i] = _within(contrasts[i], reach)
     return kept
 
@@ -412,7 +417,14 @@ def _within(contrast: Contrast, reach: float) -> Contrast:
         candidate_origins=new_origins,
         baseline_origins=old_origins,
         history=[
-            {origin: [run[i] for i in _ordinary(run, reach)] for origin, run in era.items()}
+            {
+                **era,
+                **{
+                    origin: [run[i] for i in _ordinary(run, reach)]
+                    for origin, run in era.items()
+                    if len(run) >= MOST_DISTURBED
+                },
+            }
             for era in contrast.history
         ],
     )
