@@ -158,7 +158,7 @@ def test_srun_ends_the_step_with_the_first_rank_that_fails(installed: Installer)
     ("text", "hosts"),
     [
         *(("srun -N 2", 2), ("srun -N2", 2), ("srun -p gpu --nodes=2", 2), ("srun", 1)),
-        *(("srun --nodes", None), ("srun --nodes=1-4", None)),
+        *(("srun --nodes", None), ("srun --nodes=1-4", None), ("srun -N 0", None)),
     ],
 )
 def test_srun_takes_as_many_hosts_as_it_is_told(

@@ -175,7 +175,7 @@ def _srun(wanted: RanksWanted) -> LaunchCommand:
     if STEP in environ and not _has(options, "--overlap"):
         argv.append("--overlap")  # the step that we are in holds what this one needs
     if named := _NODES.search(" ".join(options)):
-        hosts: int | None = int(named[1]) if named[1].isdecimal() else None
+        hosts = int(named[1]) or None if named[1].isdecimal() else None
     else:
         nodes = environ.get("SLURM_JOB_NUM_NODES", "1")
         most = int(nodes) if nodes.isdecimal() else 1
