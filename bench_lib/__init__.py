@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bench_lib.verdict.metrics.metric import Metric, Rule
     from bench_lib.worker.workload import Setting, UnsupportedError, Workload
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "Backend": "bench_lib.backends.backend",
