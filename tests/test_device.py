@@ -137,6 +137,39 @@ def test_ranks_hold_as_many_devices_as_they_are_until_another_case_needs_fewer(
     assert taken(tmp_path, gpus(4)) == [0]
 
 
+def test_devices_are_taken_in_one_order_whichever_is_a_benchs_own(monkeypatch, tmp_path):
+    devices, order = gpus(3), []
+
+    class Noting(DeviceLock):
+        def acquire(self, wait_s, on_wait):
+            super().acquire(wait_s, on_wait)
+            order.append(("take", self._device.index))
+
+        def release(self):
+            order.append(("leave", self._device.index))
+            super().release()
+
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(answering))
+    one = held(
+        devices[1],
+        Contexts({}, devices[1]),
+        tmp_path,
+        lock_of=lambda device: Noting(device, tmp_path),
+        devices=devices,
+        lock_wait_s=0,
+    )
+    one.measure(make_case(launch=Launch(ranks=3)))
+    one.close()
+    assert order == [
+        ("take", 1),
+        ("leave", 1),
+        *(("take", index) for index in (0, 1, 2)),
+        ("leave", 2),
+        ("leave", 0),
+        ("leave", 1),
+    ]
+
+
 def test_a_thread_lets_go_of_a_device_that_another_one_took(monkeypatch, tmp_path):
     monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(answering))
     devices = gpus(2)

@@ -582,14 +582,7 @@ class HeldDevice:
         used = self._used_by(case)
         if used != self._devices_of_ranks:
             self.leave_others()
-            # A run holds the first device that it sees already, so no two wait for each other.
-            with contextlib.ExitStack() as stack:
-                for device in used:
-                    if device.index != self.device.index:
-                        lock = self._lock_of(device)
-                        lock.acquire(self._settings.lock_wait_s, self._settings.say)
-                        stack.callback(lock.release)
-                self._other_locks = stack.pop_all()
+            self._take(used)
             self._devices_of_ranks = used
             for device in used:
                 if device.index not in self._watchers:
@@ -602,6 +595,26 @@ class HeldDevice:
         self._devices_of_ranks = []
         self._other_locks.close()
 
+    def _take(self, used: Sequence[Hardware]) -> None:
+        own = _order(self.device)
+        wait_s, say = self._settings.lock_wait_s, self._settings.say
+        with contextlib.ExitStack() as stack:
+
+            def take(devices: Iterable[Hardware]) -> None:
+                for lock in map(self._lock_of, devices):
+                    lock.acquire(wait_s, say)
+                    stack.callback(lock.release)
+
+            if before := [device for device in used if _order(device) < own]:
+                # Every run takes them in the same order, or two would wait for each other.
+                self._lock.release()
+                try:
+                    take(before)
+                finally:
+                    self._lock.acquire(wait_s, say)
+            take(device for device in used if _order(device) > own)
+            self._other_locks = stack.pop_all()
+
     def _used_by(self, case: Case) -> list[Hardware]:
         """Return the GPUs that a case's ranks use; none where there is one, or too few."""
         if case.launch.ranks == 1 or not backends.is_gpu(self.device):
@@ -610,7 +623,9 @@ class HeldDevice:
             command = self._command_for(case, self._settings.sides[self._candidate])
         except (CaseSkipped, LaunchError):  # which the case will say
             return []
-        return self._all_devices[: case.launch.ranks if command.hosts == 1 else None]
+        devices = self._all_devices
+        used = devices if command.hosts != 1 else devices[: case.launch.ranks]
+        return sorted(used, key=_order)
 
     @functools.cached_property
     def _all_devices(self) -> list[Hardware]:
@@ -668,3 +683,8 @@ def _without_numerics(request: MeasureRequest) -> MeasureRequest:
 def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:
     """Return sides in the order of a turn: the first one alternates."""
     return names if turn % 2 == 0 else names[::-1]
+
+
+def _order(device: Hardware) -> tuple[str, str, int]:
+    """Return the key by which devices are locked in order, whichever of them a process sees."""
+    return (device.uuid or "", device.bdf or "", 0 if device.uuid else device.index)
