@@ -140,13 +140,13 @@ def train(
 
 
 def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> None:
-    from bench_lib.backends import detect
+    from bench_lib.backends import detect, is_gpu
     from bench_lib.studies import training
 
     device = detect()[0]
     options = trained.usual(
         network="resnet",
-        precision="float32" if device.vendor == "cpu" else "automixed",  # FP16 takes CPUs ages
+        precision="automixed" if is_gpu(device) else "float32",  # FP16 takes CPUs ages
         batch_size=256,
         feed="loader",
         time_limit=600.0,
