@@ -547,7 +547,7 @@ def growth(place: Place) -> float:
 def unreadable(place: Place) -> Iterator[str]:
     """Have one report show all runs."""
     runs = place.runs()
-    words = [sys.executable, "-m", "bench_lib.cli", "report", "--json"]
+    words = [sys.executable, "-m", "bench_lib", "report", "--json"]
     words += ["--history", str(place.history), "--baselines", str(place.folder / "baselines")]
     done = subprocess.run(
         [*words, *(word for run in runs for word in ("--run", run.run_id))],

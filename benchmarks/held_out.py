@@ -111,7 +111,7 @@ class Run:
 def bench_lib(*words: str) -> bytes:
     """Return what a command of bench-lib prints; RuntimeError with its words where it fails."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench_lib.cli", *words], capture_output=True, check=False
+        [sys.executable, "-m", "bench_lib", *words], capture_output=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"bench-lib {' '.join(words)}: {done.stderr.decode()}")

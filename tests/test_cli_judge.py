@@ -47,7 +47,7 @@ def judge(tmp_path, monkeypatch, capsys):
 
 def started(*words: str, **streams) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "bench_lib.cli", "judge", *words],
+        [sys.executable, "-m", "bench_lib", "judge", *words],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT), **streams.pop("variables", {})},
         stderr=subprocess.PIPE,
         **streams,

@@ -443,7 +443,7 @@ def test_five_processes_make_a_baseline_that_can_be_accepted(suite, pytester, mo
     monkeypatch.setenv(RECORDING, "1")  # as `baseline record` does, which accepts the run itself
     run("--perf-processes", "5").stdout.no_fnmatch_line("next: *")
     monkeypatch.delenv(RECORDING)
-    command = [sys.executable, "-m", "bench_lib.cli", "baseline", "accept", "--run", "latest"]
+    command = [sys.executable, "-m", "bench_lib", "baseline", "accept", "--run", "latest"]
     done = subprocess.run(
         [*command, "--reason", "first"],
         cwd=pytester.path,

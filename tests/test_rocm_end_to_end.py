@@ -443,7 +443,7 @@ def test_a_partition_shows_its_card_s_sensors(partition):
 
 
 def test_env_shows_the_machine_and_that_it_is_fit(partition):
-    done = partition.checkout.python("-m", "bench_lib.cli", "env", "--json")
+    done = partition.checkout.python("-m", "bench_lib", "env", "--json")
     told = json.loads(done.stdout)
     assert [device["key"] for device in told["devices"]] == ["mi300x-cpx-nps4"] * 2
     figures = [(seen["source"], seen["power_w"]) for seen in told["telemetry"]]

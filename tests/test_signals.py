@@ -44,7 +44,7 @@ def test_a_signal_that_is_ignored_or_handled_stays_so():
 
 
 ENDLESS = "SELECT count(*) FROM range(100000000) AS a, range(100000000) AS b"
-BENCH_LIB = ("-m", "bench_lib.cli")
+BENCH_LIB = ("-m", "bench_lib")
 MATRIX = """
 [smoke]
 [[smoke.networks]]

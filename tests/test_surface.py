@@ -298,7 +298,7 @@ def test_ctrl_c_is_a_word_and_status_130(failing):
 
 def started(*words: str, **where):
     return subprocess.Popen(
-        [sys.executable, "-m", "bench_lib.cli", *words],
+        [sys.executable, "-m", "bench_lib", *words],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": ""},
         stderr=subprocess.PIPE,
         **where,

@@ -80,7 +80,7 @@ def checkout(tmp_path):
     folder = tmp_path / "checkout"
     folder.mkdir()
     (tmp_path / "bin").mkdir()
-    stand_in(tmp_path, "bench-lib", f'exec "{sys.executable}" -m bench_lib.cli "$@"')
+    stand_in(tmp_path, "bench-lib", f'exec "{sys.executable}" -m bench_lib "$@"')
     return folder
 
 
