@@ -417,14 +417,7 @@ def _within(contrast: Contrast, reach: float) -> Contrast:
         candidate_origins=new_origins,
         baseline_origins=old_origins,
         history=[
-            {
-                **era,
-                **{
-                    origin: [run[i] for i in _ordinary(run, reach)]
-                    for origin, run in era.items()
-                    if len(run) >= MOST_DISTURBED
-                },
-            }
+            {origin: [run[i] for i in _ordinary(run, reach)] for origin, run in era.items()}
             for era in contrast.history
         ],
     )
