@@ -242,7 +242,7 @@ def test_words_are_searched_for_in_any_order(open_page) -> None:
 def test_a_count_leads_to_its_cases(open_page) -> None:
     page = open_page("night")
     page.click(".counts .s-invalid")
-    page.wait_for_function("document.querySelector('input').value")  # the address changes first
+    playwright.expect(page.locator("input")).not_to_have_value("")  # the address changes first
     assert _cases(page) == ["densenet121-b64-fp16-eager-infer"]
     assert page.url.endswith("#q=status:invalid")
 
