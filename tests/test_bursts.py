@@ -179,7 +179,8 @@ def test_a_case_stays_as_its_first_process_found_it(station):
 @pytest.mark.parametrize("in_bursts", [True, False])
 def test_a_case_is_measured_as_its_baseline_was(station, in_bursts):
     before = make_process(states={"latency": "bursts"} if in_bursts else {})
-    station.hold(accepted=lambda _case: [before]).measure(make_case(id="gemm"))
+    baseline = make_baseline(processes=[before])
+    station.hold(accepted=lambda _case: baseline).measure(make_case(id="gemm"))
     assert station.asked == [Bursts(0.01, 0.06, always=True) if in_bursts else None]
 
 

@@ -251,6 +251,9 @@ def of_draw(draw: Choices | None, *slower: float) -> list[ProcessSummary]:
     return make_processes([TEN_MS[1] + each for each in slower], draw=draw)
 
 
+BASELINE = make_baseline(processes=of_draw(ACCEPTED, FAST))
+
+
 def evidence(
     candidate: list[ProcessSummary], draw: Choices | None = ACCEPTED, **fields: Any
 ) -> Evidence:
@@ -502,7 +505,7 @@ def test_a_case_with_handed_choices_has_a_process_of_its_own(tmp_path):
         DEVICE,
         workers,
         tmp_path,
-        accepted=lambda case: of_draw(ACCEPTED, FAST) if case.id == "compiled" else [],
+        accepted=lambda case: BASELINE if case.id == "compiled" else None,
     )
     outcomes = [outcome for (outcome,) in device.measure_again(cases, 1)]
     device.close()
@@ -522,7 +525,7 @@ def test_no_room_for_temporary_files_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     full = Fault("no room", f"OSError: [Errno 28] No space left on device: '{tmp_path}/a'", "")
     workers = Contexts({"a": [full]}, DEVICE)
-    device = held(DEVICE, workers, tmp_path, accepted=lambda _case: of_draw(ACCEPTED, FAST))
+    device = held(DEVICE, workers, tmp_path, accepted=lambda _case: BASELINE)
     with pytest.raises(LaunchError, match=f"cannot write temporary files to {tmp_path}"):
         list(device.measure_again([make_case(id="a")], 1))
     device.close()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import make_case, make_hardware, make_measurement, make_process, make_telemetry
+from builders import make_baseline, make_case, make_hardware, make_measurement, make_telemetry
 from standins.worker import KERNELS, Contexts, Watch, gpus, held, ranks_that
 
 from bench_lib.engine import processes
@@ -548,8 +548,8 @@ def test_a_slower_case_that_waited_for_a_cpu_is_invalid_and_measured_again(
 ):
     crowded(0.35, 0.0)
     watch = Watch(make_telemetry(utilization=1.0), make_telemetry(utilization=0.55))
-    before = make_process(log_median=math.log(1 / 200))
-    options = {"watch": lambda _: watch, "accepted": lambda _case: [before]}
+    before = make_baseline([math.log(1 / 200)])
+    options = {"watch": lambda _: watch, "accepted": lambda _case: before}
     with contextlib.closing(held(CPU, workers, tmp_path, **options)) as one:
         attempts = one.measure(make_case(id="a"))[0].attempts
     assert [(each.invalid, each.discarded) for each in attempts] == [
@@ -558,7 +558,7 @@ def test_a_slower_case_that_waited_for_a_cpu_is_invalid_and_measured_again(
     ]
 
 
-@pytest.mark.parametrize("before", [[], [make_process(log_median=math.log(1 / 128))]])
+@pytest.mark.parametrize("before", [None, make_baseline([math.log(1 / 128)])])
 def test_a_case_that_waited_and_is_not_slower_has_a_warning(tmp_path, crowded, workers, before):
     crowded(0.35)
     options = {

@@ -6,16 +6,17 @@ import math
 from dataclasses import replace
 
 import pytest
-from builders import make_hardware, make_measurement, make_process, make_telemetry
+from builders import make_baseline, make_hardware, make_measurement, make_process, make_telemetry
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench_lib.model import Limits
 from bench_lib.verdict.validity import (
     blame,
     blame_ranks,
     clocks,
     held_back,
-    is_slower,
+    is_worse,
     kept_from_cpus,
     others_on_cpus,
 )
@@ -117,13 +118,29 @@ def test_a_tick_of_the_clock_in_a_short_stretch_is_nobody_else():
 
 
 @pytest.mark.parametrize(
-    ("iteration_s", "slower"),
+    ("iteration_s", "worse"),
     [([0.5] * 20, False), ([0.5] * 19 + [0.75], False), ([0.5] * 19 + [1.0], True), ([], False)],
 )
-def test_stalls_that_the_median_does_not_see_are_slower_all_the_same(iteration_s, slower):
-    accepted = [make_process(log_median=math.log(0.5) + x) for x in (-0.01, 0.01)]
-    assert is_slower(make_measurement(iteration_s=iteration_s), accepted, 0.01) == slower
-    assert not is_slower(make_measurement(iteration_s=iteration_s), [], 0.01)
+def test_stalls_that_the_median_does_not_see_are_worse_all_the_same(iteration_s, worse):
+    baseline = make_baseline(math.log(0.5) + x for x in (-0.01, 0.01))
+    assert is_worse(make_measurement(iteration_s=iteration_s), baseline, Limits()) == worse
+    assert not is_worse(make_measurement(iteration_s=iteration_s), None, Limits())
+
+
+def test_what_only_throughput_does_not_tolerate_is_worse():
+    seen = make_measurement(iteration_s=[1.1] * 20)
+    assert is_worse(seen, make_baseline(), Limits(tolerance=0.3))
+    assert not is_worse(seen, make_baseline(), Limits(tolerance=0.3, throughput=0.3))
+
+
+@pytest.mark.parametrize(
+    ("own", "stored", "worse"),
+    [(0.09, 0.09, False), (0.07, 0.09, True), (0.09, 0.07, True)],
+)
+def test_steps_that_differ_by_more_than_either_limit_are_worse_though_no_slower(own, stored, worse):
+    baseline = make_baseline([math.log(0.5)], limits=Limits(spread=stored))
+    seen = make_measurement(iteration_s=[0.46, 0.54] * 10)  # a spread of 8%
+    assert is_worse(seen, baseline, Limits(spread=own)) is worse
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from bench_lib.model import (
     IN_BURSTS,
     NUMERICS,
     Attempt,
+    Baseline,
     Bursts,
     Case,
     Choices,
@@ -37,7 +38,6 @@ from bench_lib.model import (
     Hardware,
     KernelTable,
     Measurement,
-    ProcessSummary,
     Telemetry,
 )
 from bench_lib.storage import facts, history
@@ -57,7 +57,7 @@ class HeldDevice:
         device: Hardware,
         settings: Settings,
         *,
-        accepted: Callable[[Case], Sequence[ProcessSummary]] = lambda _case: (),
+        accepted: Callable[[Case], Baseline | None] = lambda _case: None,
         start: Callable[[Side, Hardware], Zygote] = start_workers,
         watch: Callable[[Hardware], Sampler] = Sampler,
         lock_of: Callable[[Hardware], DeviceLock] = DeviceLock,
@@ -65,7 +65,7 @@ class HeldDevice:
         """Take and watch the device until ``close``; raises DeviceBusyError if somebody keeps it.
 
         Workers start with the first case, unless they are there already (``use``).  ``accepted``
-        are the processes of a case's baseline.
+        returns a case's baseline of measured values, if it has one.
         """
         self.device = device
         self._settings = settings
@@ -376,8 +376,9 @@ class HeldDevice:
             known = {*request.known, *(name for name, fact in stored.items() if fact is not None)}
             ranks, handed = case.launch.ranks, None
             if not case.launch.cold and ranks == 1:  # with cold caches tuning is measured, too
-                accepted = () if self._settings.own_choices else self._accepted(case)
-                handed = choices.commonest(accepted) or (None if request.keeps else Choices({}))
+                accepted = None if self._settings.own_choices else self._accepted(case)
+                own = choices.commonest([] if accepted is None else accepted.processes)
+                handed = own or (None if request.keeps else Choices({}))
             request.enter(f"in {ranks} ranks" if ranks > 1 else "starting a process", math.inf)
             sent = replace(request, bursts=bursts, known=known, choices=handed)
             measurement = commands.timed(case, self._sides[side].measure(case, process, sent))
@@ -432,10 +433,10 @@ class HeldDevice:
             validity.blame(telemetry, self.device),
             validity.blame_ranks(telemetry, of_ranks, self.device),
         ]
-        # Busy programs make nothing faster, so a measurement that is not slower is fine, unless it
+        # Busy programs make nothing better, so a measurement that is no worse is fine, unless it
         # is half of a pair: the other half was not disturbed in the same way.
-        if self._reference is not None or validity.is_slower(
-            measurement, self._accepted(case), case.limits.tolerance
+        if self._reference is not None or validity.is_worse(
+            measurement, self._accepted(case), case.limits
         ):
             causes.append(warning)
         cause = "; ".join(filter(None, causes)) or None
@@ -490,7 +491,7 @@ class HeldDevice:
             return None
         accepted = self._accepted(case)
         was_in_bursts = self._in_bursts.get(case.id)
-        wanted = any(process.in_bursts for process in accepted) if accepted else was_in_bursts
+        wanted = any(p.in_bursts for p in accepted.processes) if accepted else was_in_bursts
         if wanted is False or (bursts := self._full_clock) is None:
             return None
         return replace(bursts, always=bool(wanted))

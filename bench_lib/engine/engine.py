@@ -36,10 +36,10 @@ from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.launch.zygote import MeasureRequest, Zygote
 from bench_lib.model import (
     NUMERICS,
+    Baseline,
     Case,
     Hardware,
     KernelTable,
-    ProcessSummary,
     Record,
     SlowDown,
     Status,
@@ -164,12 +164,12 @@ class Engine:
                 held.use(name, joined)
         return held
 
-    def _accepted(self, key: str, case: Case) -> Sequence[ProcessSummary]:
-        """Return what is accepted on a kind of hardware; nothing where it does not judge."""
+    def _accepted(self, key: str, case: Case) -> Baseline | None:
+        """Return what is accepted on a kind of hardware; None where it does not judge."""
         if not (self.settings.judged and self.settings.by_baseline):
-            return []
+            return None
         baseline = self.baselines_of(key).baselines.get(case.id)
-        return [] if baseline is None else baseline.processes
+        return baseline if baseline is not None and baseline.processes else None
 
     # ---- measuring ------------------------------------------------------------------------
 

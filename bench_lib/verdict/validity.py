@@ -18,7 +18,9 @@ from bench_lib import backends
 from bench_lib.backends.looks import BY_NATURE
 from bench_lib.findings import ClockChange
 from bench_lib.formats import many, some
-from bench_lib.model import Hardware, Measurement, ProcessSummary, Telemetry
+from bench_lib.model import Baseline, Hardware, Limits, Measurement, ProcessSummary, Telemetry
+from bench_lib.verdict.evidence import Evidence
+from bench_lib.verdict.statistics.iterations import spread
 
 CLOCK_SLACK = 0.02
 """Clocks of a family of cases differ by less from device to device."""
@@ -105,19 +107,18 @@ def kept_from_cpus(
     return others_on_cpus(others_s / (cpus * stretch_s))
 
 
-def is_slower(
-    measurement: Measurement, accepted: Sequence[ProcessSummary], tolerance: float
-) -> bool:
-    """Whether steps took longer on average than accepted processes allow; not if there are none.
+def is_worse(measurement: Measurement, baseline: Baseline | None, limits: Limits) -> bool:
+    """Whether steps took longer on average, or differ by more, than a baseline allows, if any.
 
-    The mean, unlike the median, also has the stalls that throughput is judged by.  ``tolerance`` is
-    a fraction.
+    The mean, unlike the median, also has the stalls that throughput is judged by.
     """
-    if not accepted or not measurement.iteration_s or measurement.wall_s <= 0:
+    if baseline is None or not measurement.iteration_s or measurement.wall_s <= 0:
         return False
-    usual = statistics.fmean(process.log_median for process in accepted)
+    usual = statistics.fmean(process.log_median for process in baseline.processes)
     slower = math.log(measurement.wall_s / len(measurement.iteration_s)) - usual
-    return slower > math.log1p(tolerance + BESIDE_OTHERS)
+    most = min(limits.tolerance, limits.throughput) + BESIDE_OTHERS
+    most_spread = Evidence([], baseline, limits).most_spread
+    return slower > math.log1p(most) or spread(measurement.iteration_s) > most_spread
 
 
 def _shared(telemetry: Telemetry, device: Hardware) -> str | None:
