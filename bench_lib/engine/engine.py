@@ -252,17 +252,19 @@ class Engine:
     def _dealt(self, records: Sequence[Record]) -> dict[HeldDevice, list[Case]]:
         """Hold devices of this run; return the cases that each takes again, in their order.
 
-        A case stays on its device; without a baseline any device measures a pair of it.
+        A case stays on its device; any one of its kind measures another pair, whose sides share it.
         """
         devices = {place(d): d for d in map(self.suite.hardware_of, self.suite.records.values())}
         queues: dict[str, list[Case]] = {at: [] for at in devices}
+        taken_s = dict.fromkeys(devices, 0.0)
         for record in records:
             own = self.suite.hardware_of(record)
             alike = [place(own)]
-            is_pair = self.settings.reference is not None and record.case.launch.ranks == 1
-            if is_pair and not self._accepted(own.key, record.case):
+            if self.suite.pairs_of(record.case.id) and record.case.launch.ranks == 1:
                 alike += [at for at, device in devices.items() if device.key == own.key]
-            queues[min(alike, key=lambda at: len(queues[at]))].append(record.case)
+            at = min(alike, key=lambda at: taken_s[at])
+            queues[at].append(record.case)
+            taken_s[at] += record.attempts[-1].took_s
         return {self._hold(devices[at]): cases for at, cases in queues.items() if cases}
 
     def _keep_numerics(self) -> None:
