@@ -15,7 +15,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from builders import (
     make_hardware,
     make_processes,
 )
+from processes import wait_until
 from standins import worker as scripted
 from standins.worker import KERNELS
 
@@ -875,10 +875,7 @@ def measure(self, case):
     if case.id == "beta":
         pathlib.Path("waiting").touch()
         time.sleep(120)
-    try:
-        return _measure(self, case)
-    finally:
-        pathlib.Path(f"measured-{case.id}").touch()
+    return _measure(self, case)
 HeldDevice.measure = measure
 """
 
@@ -893,7 +890,7 @@ def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pyte
         command, cwd=pytester.path, env=environment, stdout=subprocess.PIPE, text=True
     )
     try:
-        wait_for(pytester, process, "waiting")
+        assert wait_until((pytester.path / "waiting").exists)
         process.send_signal(getattr(signal, name))
         output, _ = process.communicate(timeout=60)
     finally:
@@ -907,11 +904,12 @@ def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pyte
         assert "run " in output
 
 
-SLOW_TO_JUDGE = """
+WAITING_TO_JUDGE = """
 _judge = engine.Engine.judge
 def judge(self):
     pathlib.Path("judging").touch()
-    time.sleep(0.5)
+    while not pathlib.Path("told").exists():
+        time.sleep(0.01)
     return _judge(self)
 engine.Engine.judge = judge
 """
@@ -922,7 +920,7 @@ def test_ctrl_c_under_xdist_judges_all_that_workers_have_sent(suite, pytester, a
     names = [f"case-{i}" for i in range(6)]
     rows = [f'[[gate.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in names]
     suite(devices="gpus(2)", matrix="".join([*rows, rows[0].replace("case-0", "beta")]))
-    extend_conftest(WAITING + SLOW_TO_JUDGE)
+    extend_conftest(WAITING + WAITING_TO_JUDGE)
     for name in names:
         accept(pytester, name, TEN_MS, key="mi300x")
     command = [sys.executable, "-m", "pytest", *LOAD, "-n", "2", *UNSEEN, "perf_tests"]
@@ -935,12 +933,13 @@ def test_ctrl_c_under_xdist_judges_all_that_workers_have_sent(suite, pytester, a
         start_new_session=True,
     )
     try:
-        wait_for(pytester, process, "waiting", *(f"measured-{name}" for name in names))
-        time.sleep(0.5)  # until the last of them was sent
+        assert wait_until((pytester.path / "waiting").exists)
+        assert wait_until(lambda: sum(len(run.records) for run in runs_in(pytester)) == len(names))
         os.killpg(process.pid, signal.SIGINT)
+        assert wait_until((pytester.path / "judging").exists)
         if again:
-            wait_for(pytester, process, "judging")
             process.send_signal(signal.SIGINT)
+        (pytester.path / "told").touch()
         output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
@@ -949,14 +948,6 @@ def test_ctrl_c_under_xdist_judges_all_that_workers_have_sent(suite, pytester, a
     (run,) = runs_in(pytester)
     statuses = {case_id: record.status for case_id, record in run.records.items()}
     assert statuses == dict.fromkeys(names, Status.OK), output
-
-
-def wait_for(pytester, process, *names):
-    deadline = time.monotonic() + 60
-    while not all(pytester.path.joinpath(name).exists() for name in names):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_collecting_needs_neither_torch_nor_a_worker():
