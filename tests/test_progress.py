@@ -286,10 +286,12 @@ def test_a_case_that_is_over_before_ten_seconds_is_not_said():
 
 def test_what_has_just_been_said_is_not_said_again(monkeypatch):
     monkeypatch.setattr(pace, "LONG_S", 0.01)
-    looks = SimpleQueue()
+    has_been_said, looks = threading.Event(), SimpleQueue()
 
     def stopped():
-        looks.put(None)
+        if threading.current_thread() is not threading.main_thread():
+            has_been_said.wait(60)
+            looks.put(None)
         return 8.0
 
     monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=stopped))
@@ -297,6 +299,7 @@ def test_what_has_just_been_said_is_not_said_again(monkeypatch):
     said = []
     with spoken(said.append) as enter:
         enter("warm-up", 90.0)
+        has_been_said.set()
         for _ in range(20):
             looks.get(timeout=60)
     assert said == ["vgg16-b8: 0 s so far (warm-up), about 90 s left"]
