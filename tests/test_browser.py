@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import nights
 import pytest
+from processes import LONG_S
 
 from bench_lib.model import COMPILE_MODES, PRECISIONS
 from bench_lib.report import html as pages
@@ -75,6 +76,7 @@ PALE = """
 
 @pytest.fixture(scope="module")
 def browser():
+    playwright.expect.set_options(1000 * LONG_S)
     with playwright.sync_playwright() as api:
         started = api.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield started
@@ -137,7 +139,7 @@ def open_page(browser, files):
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(1000 * LONG_S)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         address = f"{(files / name).as_uri()}.html{at}"
@@ -172,9 +174,9 @@ def test_a_cell_leads_to_its_case_wherever_that_is_folded(open_page) -> None:
     assert first.inner_text() == "\N{MULTIPLICATION X}"
     assert first.get_attribute("aria-label") == "vit_b_16-b64-bf16-eager-train, mi300x: error"
     page.locator(".strip .s-improved").click()
-    assert page.url.endswith("#case/mi300x/resnet50-b64-bf16-eager-infer")
     opened = page.locator(".case[open]")
-    assert opened.locator("svg").first.is_visible()
+    playwright.expect(opened.locator("svg").first).to_be_visible()
+    assert page.url.endswith("#case/mi300x/resnet50-b64-bf16-eager-infer")
     assert "5.0% faster than 5 baseline processes" in opened.inner_text()
 
 
