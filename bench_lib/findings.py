@@ -117,7 +117,7 @@ class HostBound(Finding):
     device_judges: bool = False
     """Whether the device's own time is judged instead of this metric."""
     elsewhere: bool = False
-    """Whether the baseline knows other devices only, whose hosts may be faster."""
+    """Whether the baseline is of other hosts, which may be faster."""
     kind: str = "host-bound"
 
 

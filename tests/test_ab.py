@@ -447,7 +447,7 @@ def scripted(cli, bed, monkeypatch):
     """Return the same, with both sides scripted and on one GPU."""
     from bench_lib import backends
 
-    monkeypatch.setattr(backends, "detect", lambda: [DEVICE])
+    monkeypatch.setattr(backends, "detect", lambda **_: [DEVICE])
     started: list[Side] = []
 
     def hold(device: Hardware, settings: Settings, **options: Any) -> HeldDevice:
@@ -705,7 +705,7 @@ def test_this_interpreter_against_itself_in_a_container(cli, tmp_path, monkeypat
     container.chmod(0o700)
     for name, value in {**ON_THE_CPU, **TORCH_ALONE}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(backends, "detect", lambda: [make_hardware_cpu()])
+    monkeypatch.setattr(backends, "detect", lambda **_: [make_hardware_cpu()])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     status, out, err = cli(
         *("-k", "small", "--tier", "smoke", "--pairs", "2", "--most-pairs", "2", "--json"),

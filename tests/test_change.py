@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from builders import make_hardware, make_process
 from scipy import stats
 
-from bench_lib.model import Case, Origin
+from bench_lib.model import IN_BURSTS, Case, Origin
 from bench_lib.verdict.evidence import family_of
 from bench_lib.verdict.statistics import change
 from bench_lib.verdict.statistics.change import (
@@ -20,6 +21,7 @@ from bench_lib.verdict.statistics.change import (
     DEVICE,
     LEAST_SD,
     RUN,
+    UNMEASURED,
     Comparison,
     Contrast,
     Estimate,
@@ -608,8 +610,11 @@ def test_devices_are_apart_by_a_guess_and_what_was_seen():
 )
 def test_a_case_s_family_follows_from_what_it_runs(workload, params, in_bursts, family):
     case = Case("id", workload, params)
-    assert family_of(case, in_bursts=in_bursts) == family
+    processes = [make_process(states={"latency": IN_BURSTS} if in_bursts else {})]
+    h200, untried = (make_hardware(vendor=vendor) for vendor in ("nvidia", "amd"))
+    assert family_of(case, h200, processes) == family
     assert family in change.GUESSED_DEVICE
+    assert family_of(case, untried, processes) == UNMEASURED
 
 
 def test_a_process_on_a_device_of_its_own_counts_on_both_sides():

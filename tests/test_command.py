@@ -273,7 +273,7 @@ def test_two_environments_of_a_server_are_interleaved(words, monkeypatch, capsys
     Path("matrix.toml").write_text(MATRIX.format(params=f"{{ {params} }}"))
     for name, value in {**ON_THE_CPU, **TORCH_ALONE}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(backends, "detect", lambda: [make_hardware_cpu()])
+    monkeypatch.setattr(backends, "detect", lambda **_: [make_hardware_cpu()])
     sides = ["--env-a", "NAP_S=0.03", "--env-b", "NAP_S=0.12"]
     asked = ["--matrix", "matrix.toml", "--tier", "smoke", "--pairs", "3", "--most-pairs", "3"]
     monkeypatch.setattr(sys, "argv", ["bench-lib", "ab", *asked, *sides, "--json"])

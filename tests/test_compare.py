@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders import (
+    UUID,
     make_attempt,
     make_baseline,
     make_case,
@@ -173,6 +174,19 @@ def test_other_conditions_are_incomparable(compare):
     row = compare(a, b, "--json").cases["matmul"]
     assert row["shown_status"] == "INCOMPARABLE"
     assert "power_cap_w 650.0, not 750.0" in row["verdicts"][0]["reason"]
+
+
+@pytest.mark.parametrize(("used", "status"), [("", "NOISY"), (UUID, "REGRESSED")])
+def test_a_run_that_used_the_others_device_too_was_on_its_host(compare, used, status):
+    a = run(record(host_bound=True))
+    own = make_hardware(uuid="GPU-4567")
+    b = run(record(change=0.3, host_bound=True, device_uuid=own.uuid), day=20, hardware=own)
+    (path,) = Path("history").glob(f"*_{b}.jsonl")
+    written = path.read_text()
+    (line,) = [each for each in written.splitlines(True) if own.uuid in each and "bdf" in each]
+    path.write_text(written.replace(line, line + line.replace(own.uuid, used)))
+    (latency, *_) = compare(a, b, "--json").cases["matmul"]["verdicts"]
+    assert (latency["metric"], latency["status"]) == ("latency", status)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,27 @@ def test_a_device_is_new_where_others_were_measured_and_it_hardly_was(here, ther
     assert evidence(on(*here), on(*there)).is_new_to("pinned") is is_new
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "host", "is_elsewhere"),
+    [
+        ("a", "bb", "", True),
+        ("a", "bb", "a", True),
+        ("a", "bb", "ab", False),
+        ("a", ["b", "b", None], "ab", False),
+        ("a", "abb", "ab", False),
+        ("a", "bc", "ab", True),  # one was on another host
+        ("a", "bb", "b", True),  # of ranks that another host runs
+        ("a", "aab", "a", False),  # the device itself is known
+        ([None], "bb", "a", False),
+    ],
+)
+def test_a_baseline_is_of_another_host_where_its_devices_are_not_in_this_one(
+    here, there, host, is_elsewhere
+):
+    found = evidence(on(*here), on(*there), on(*there * 5), here=host)
+    assert [found.is_elsewhere(name) for name in (PINNED, ROLLING)] == [is_elsewhere] * 2
+
+
 def test_the_prefix_of_a_uuid_makes_no_other_device():
     assert make_process(worker="run/0", device_uuid="GPU-a").origin == Origin("run", "a")
     assert make_process(device_uuid=None).origin == Origin("", "")

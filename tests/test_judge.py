@@ -821,21 +821,23 @@ def test_a_slower_host_says_what_it_spent(waited_before):
 
 
 @pytest.mark.parametrize("waited_before", [False, True])
-@pytest.mark.parametrize(("device", "status"), [("a", Status.REGRESSED), ("b", Status.SUSPECT)])
+@pytest.mark.parametrize(
+    ("device", "host", "is_elsewhere"), [("a", "", False), ("b", "b", True), ("b", "ab", False)]
+)
 def test_a_wall_time_that_is_the_hosts_is_not_held_against_that_of_another_host(
-    device, status, waited_before
+    device, host, is_elsewhere, waited_before
 ):
     before = bound(*STEADY) if waited_before else make_processes(STEADY)
     old = [replace(process, device_uuid="a", worker="then/1") for process in before]
     now = [replace(process, device_uuid=device, worker="now/1") for process in bound(*[0.3] * 6)]
-    found = verdict("latency", now, of(old), planned=6)
-    assert found.status is status
+    found = verdict("latency", now, of(old), planned=6, here=host)
+    assert found.status is (Status.SUSPECT if is_elsewhere else Status.REGRESSED)
     is_told = "; the baseline is another host's; a reference on this one would tell"
-    assert (is_told in found.reason) is (device == "b")
+    assert (is_told in found.reason) is is_elsewhere
     pairs = Pairing("old", [(now[0], now[1])], 6)
-    suite = {"case": Evidence(now, of(old), planned=6, pairing=pairs)}
+    suite = {"case": Evidence(now, of(old), planned=6, pairing=pairs, here=host)}
     beside = {v.against: v.status for v in verdicts_of(suite)["case"] if v.metric == "latency"}
-    assert (beside["pinned"] is Status.SKIPPED) is (device == "b")
+    assert (beside["pinned"] is Status.SKIPPED) is is_elsewhere
 
 
 def test_a_wall_time_that_is_the_hosts_is_held_against_the_same_hosts_nights():

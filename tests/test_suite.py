@@ -26,6 +26,7 @@ from builders import (
 from judging import verdicts_of
 from standins.worker import Contexts, gpus, held
 
+from bench_lib import backends
 from bench_lib.engine import past
 from bench_lib.engine.past import NIGHTS
 from bench_lib.engine.settings import Outcome, Settings
@@ -120,6 +121,24 @@ def test_a_run_that_fills_the_caches_is_judged_by_how_full_they_were_before(
         run.note(replace(seen, attempts=attempts, environment=environment), None)
     (record,) = run.judge()
     assert record.status is Status.REGRESSED
+
+
+def test_a_gpu_that_a_variable_hides_is_one_of_this_host(tmp_path, suite, outcome_of, monkeypatch):
+    there = replace(DEVICE, uuid="GPU-ffff")
+    accept(tmp_path, "slow", process={"host_bound": True, "device_uuid": there.uuid})
+    seen = outcome_of("slow", [0.0125] * 20)
+    attempts = [
+        replace(a, process=n, measurement=replace(a.measurement, host_bound=True))
+        for n, a in enumerate(seen.attempts * 6)
+    ]
+    for listed, is_called in (([DEVICE], False), ([DEVICE, there], True)):
+        visible = {"HIP_VISIBLE_DEVICES": "0"}
+        monkeypatch.setattr(
+            backends, "detect", lambda environ=visible, d=listed: d[:1] if environ else d
+        )
+        run = suite(planned=6)
+        run.note(replace(seen, attempts=attempts), None)
+        assert (run.judge()[0].status is Status.REGRESSED) is is_called
 
 
 def again(bench, suite, *case_ids, process=1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -234,10 +235,9 @@ class Suite:
     def _changes(self, case: Case, verdicts: Sequence[Verdict]) -> list[str]:
         """Name what differs from the reference where it judges, or from the baseline."""
         if self._reference and any(verdict.against == REFERENCE for verdict in verdicts):
-            theirs = self._reference.began.get(case.id)
-            return [] if theirs is None else fingerprint.difference(theirs, self.began[case.id])
-        old = self._accepted_in(self.records[case.id])
-        new = self._outcomes[case.id].environment
+            old, new = self._reference.began.get(case.id), self.began[case.id]
+        else:
+            old, new = self._accepted_in(self.records[case.id]), self._outcomes[case.id].environment
         return [] if old is None else fingerprint.difference(old, new)
 
     def judged(self) -> list[Record]:
@@ -336,15 +336,17 @@ class Suite:
             acceptance.conditions_of(case, device, self.began[case.id]),
             self._settings.planned,
             len({attempt.process for attempt in record.attempts}),
-            family_of(
-                case,
-                in_bursts=any(p.in_bursts for p in processes),
-                is_measured=backends.of(device).is_measured,
-            ),
+            family_of(case, device, processes),
             case.launch.ranks,
             self._pairing(record),
             tunings,
+            self._here,
         )
+
+    @functools.cached_property
+    def _here(self) -> set[str]:
+        """The devices of this host, also those that a variable hides from this run."""
+        return {d.uuid.removeprefix("GPU-") for d in backends.detect(environ={}) if d.uuid}
 
     def _pairing(self, record: Record) -> Pairing:
         """Return the case's pairs with the reference, if there is one."""
@@ -405,10 +407,9 @@ class Suite:
         judged = [case for case in self._evidenced.values() if not case.is_unjudged]
         if not judged:
             return []
-        accepted = [p for case in judged for p in case.references[PINNED]]
-        processes = max(len(case.references[PINNED]) for case in judged)
-        line = f"against {many(processes, 'process')}"
-        if devices := {process.device_uuid for process in accepted} - {None}:
+        accepted = [case.references[PINNED] for case in judged]
+        line = f"against {many(max(map(len, accepted)), 'process')}"
+        if devices := {process.device_uuid for case in accepted for process in case} - {None}:
             line += f" on {many(len(devices), 'device')}"
         if any(case.is_new_to(PINNED) for case in judged):
             detects = pairing.would_detect(judged, PLANNED)
@@ -424,10 +425,8 @@ class Suite:
         if theirs is None or accepted is None:
             return ""
         changes = fingerprint.difference(*map(fingerprint.versions, (accepted, theirs)))
-        if not changes:
-            return ""
         note = "note: the reference is not the environment in which the baseline was accepted"
-        return f"{note}: {'; '.join(changes)}"
+        return f"{note}: {'; '.join(changes)}" if changes else ""
 
     def _shared_code(self) -> str:
         """Say which code of this checkout both sides run, if their software does not differ either.

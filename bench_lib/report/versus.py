@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench_lib import backends, reasons
+from bench_lib import reasons
 from bench_lib.environment import fingerprint
 from bench_lib.findings import Note
 from bench_lib.model import Accepted, Baseline, Environment, Record, Status, UserError, Verdict
@@ -128,12 +128,9 @@ def _evidence(run: Run, record: Record, baseline: Baseline, tolerance: float | N
         limits,
         conditions=acceptance.conditions_of(case, device, environment),
         planned=len(processes),
-        family=family_of(
-            case,
-            in_bursts=any(process.in_bursts for process in processes),
-            is_measured=backends.of(device).is_measured,
-        ),
+        family=family_of(case, device, processes),
         ranks=case.launch.ranks,
+        here={d.uuid.removeprefix("GPU-") for d in run.hardware if d.uuid},
     )
 
 

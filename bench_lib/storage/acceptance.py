@@ -91,9 +91,8 @@ def conditions_of(
     conditions |= backends.of(hardware).conditions(environment, cold=case.launch.cold)
     if case.launch.cold:
         return {**conditions, "caches": "cold"}
-    caches = environment.caches
-    if "tunableop" in caches:
-        conditions["tunableop_cache"] = state_of(caches["tunableop"])
+    if "tunableop" in environment.caches:
+        conditions["tunableop_cache"] = state_of(environment.caches["tunableop"])
     return conditions
 
 

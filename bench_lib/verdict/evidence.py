@@ -6,12 +6,13 @@ clocks, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from bench_lib.model import Baseline, Case, Choices, Limits, ProcessSummary
+from bench_lib import backends
+from bench_lib.model import Baseline, Case, Choices, Hardware, Limits, ProcessSummary
 from bench_lib.verdict.statistics.change import AGREEING, UNMEASURED
 
 BETWEEN_HOST_STATES = 0.10
@@ -25,8 +26,6 @@ where four devices are 1% apart, and with the nights all are (``error_rates.py -
 The nights alone would follow creep."""
 REFERENCE = "reference"
 """``Verdict.against`` if processes were interleaved with the accepted environment's."""
-
-
 IN_GRAPHS = ("graph", "reduce-overhead", "max-autotune")
 """Compile modes whose steps are replayed."""
 
@@ -76,6 +75,8 @@ class Evidence:
     pairing: Pairing = NO_PAIRING
     tunings: int = 0
     """How often the compiler tuned for the candidate, if it did; 0 means once a process."""
+    here: Collection[str] = ()
+    """The devices of this host, as ``Origin`` names them; host names change, and are not unique."""
 
     @cached_property
     def references(self) -> dict[str, Sequence[ProcessSummary]]:
@@ -138,10 +139,14 @@ class Evidence:
 
     def is_new_to(self, against: str) -> bool:
         """Whether a reference's processes hardly know the device that measured."""
-        own = self._on_its_devices(against)
         known = [process for process in self.references[against] if process.origin.device]
         is_known_here = any(process.origin.device for process in self.candidate)
-        return is_known_here and len(own) < min(AGREEING, len(known))
+        return is_known_here and len(self._on_its_devices(against)) < min(AGREEING, len(known))
+
+    def is_elsewhere(self, against: str) -> bool:
+        """Whether a reference's processes hardly know the device, and some are of other hosts."""
+        used = {p.origin.device for p in (*self.candidate, *self.references[against])} - {""}
+        return self.is_new_to(against) and not used.issubset(self.here)
 
     def _on_its_devices(self, against: str) -> list[ProcessSummary]:
         """Return a reference's processes on the candidate's devices; none unless on all of them."""
@@ -155,17 +160,17 @@ class Evidence:
         return [list(pinned), list(reversed(self.rolling))]
 
 
-def family_of(case: Case, *, in_bursts: bool = False, is_measured: bool = True) -> str:
+def family_of(case: Case, device: Hardware, processes: Iterable[ProcessSummary]) -> str:
     """Return the name of the cases that vary alike between devices and runs, few but large.
 
     Devices of a model differ by their clocks, memories and layout of units.  A replayed graph
     hardly feels it; a memory-bound operator does, and work at the power cap, which is measured in
     bursts, most.  All cases are one family unless it has been measured how far the vendor's devices
-    differ (``is_measured``).
+    differ.
     """
-    if not is_measured:
+    if not backends.of(device).is_measured:
         return UNMEASURED
-    if in_bursts:
+    if any(process.in_bursts for process in processes):
         return "large GEMMs" if case.params.get("op") == "gemm" else "power-bound"
     if case.workload == "operator":
         return "operators"

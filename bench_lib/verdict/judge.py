@@ -91,8 +91,7 @@ def _by_the_reference_alone(verdicts: Sequence[Verdict], evidence: Evidence) -> 
     compared, since it has an absolute limit.
     """
     new, old = ([pair[side] for pair in evidence.pairing.pairs] for side in (0, 1))
-    accepted = Accepted(run_id="", reason="", date="")
-    both = Evidence(new, Baseline("", old, accepted), evidence.limits)
+    both = Evidence(new, Baseline("", old, Accepted("", "", "")), evidence.limits)
     others = [
         verdict
         for metric in registered().values()
@@ -173,10 +172,11 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
     if not (states := metric.common_states(candidate, evidence.references[PINNED])):
         return None
     state = states[0]
-    new, old = (_placed(metric, side, state) for side in (candidate, evidence.like(against)))
+    sides = candidate, evidence.like(against)
+    new, old = (_placed(metric, evidence, side, state) for side in sides)
     if not new or not old:
         return None
-    clock = _clock(evidence, against) if metric is LEADING else None
+    clock = validity.clocks(*sides) if metric is LEADING else None
     return Question(
         case_id,
         metric,
@@ -188,7 +188,7 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
             candidate_origins=[origin for origin, _ in new],
             baseline_origins=[origin for origin, _ in old],
             history=[
-                grouped(one for one in _placed(metric, era, state) if one[0].run)
+                grouped(one for one in _placed(metric, evidence, era, state) if one[0].run)
                 for era in evidence.earlier()
             ],
             family=evidence.family,
@@ -200,12 +200,16 @@ def _question(case_id: str, metric: Metric, evidence: Evidence, against: str) ->
 
 
 def _placed(
-    metric: Metric, processes: Sequence[ProcessSummary], state: str | None
+    metric: Metric, evidence: Evidence, processes: Sequence[ProcessSummary], state: str | None
 ) -> list[tuple[Origin, float]]:
     """Return where each process ran, and the logarithm of its value, more being worse."""
     sign = -1.0 if metric.more_is_better else 1.0
+    # What the host sets does not depend on which of its devices waits.
+    alike = evidence.here if metric.host_sets and evidence.waits_as_before else ()
     known = metric.known(processes, state)
-    return [(process.origin, sign * math.log(process.values[metric.name])) for process in known]
+    values = [sign * math.log(process.values[metric.name]) for process in known]
+    places = [p.origin if p.origin.device not in alike else Origin(p.run, "host") for p in known]
+    return list(zip(places, values, strict=True))
 
 
 def _unknown(metric: Metric, evidence: Evidence) -> list[Verdict]:
@@ -298,15 +302,12 @@ def stored_limits(processes: Sequence[ProcessSummary], limits: Limits) -> Limits
     return replace(limits, spread=min(limits.spread, max(TRUST, 4 * spread)))
 
 
-def _clock(evidence: Evidence, against: str) -> ClockChange | None:
-    return validity.clocks(evidence.candidate, evidence.like(against))
-
-
 def _less_the_clock(verdict: Verdict, evidence: Evidence) -> Verdict:
     """Take back what the clock explains: a gap that vanishes in time × clock is the clock's."""
     if verdict.ratio is None or not of(verdict.metric).device_sets:
         return verdict
-    if (clock := _clock(evidence, verdict.against)) is None:
+    clock = validity.clocks(evidence.candidate, evidence.like(verdict.against))
+    if clock is None:
         return verdict
     factor = 1 + clock.change
     difference = verdict.found(Difference)
@@ -385,9 +386,8 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
     """Judge a time that is the host's now.
 
     If it was the device's in the baseline, other programs on the host may prolong it by as much as
-    host-bound steps vary.  Beyond that it is the software's, unless the baseline knows other
-    devices only, and so other hosts: issuing the same step took 5.1 ms on some virtual machines
-    with an H200, and 10.6 ms on another one.
+    host-bound steps vary.  Beyond that it is the software's, unless the baseline is of other hosts:
+    issuing the same step took 5.1 ms on some virtual machines with an H200, and 10.6 ms on another.
     """
     status, before = verdict.status, evidence.waits_as_before
     is_open = before or status in (*SLOWER, Status.NOISY)
@@ -401,7 +401,7 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
             status = Status.NOISY
         elif verdict.interval is None or verdict.interval[0] <= most:
             status = Status.SUSPECT
-    elsewhere = is_by_chance and evidence.is_new_to(verdict.against)
+    elsewhere = is_by_chance and evidence.is_elsewhere(verdict.against)
     if elsewhere and status is Status.REGRESSED:
         status = Status.SUSPECT
     may_be_host = verdict.status in SLOWER or is_within or elsewhere or _cannot_tell(verdict)
