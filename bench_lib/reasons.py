@@ -1,4 +1,4 @@
-"""A verdict's reason: one sentence that puts its findings into words."""
+"""Puts into one sentence why a verdict is what it is, and what nights show together."""
 
 from __future__ import annotations
 
@@ -22,8 +22,17 @@ from bench_lib.findings import (
     SlowerThanBaseline,
     Unaccepted,
 )
-from bench_lib.formats import amount, many, percent, quantity, seconds, signed_percent
-from bench_lib.model import Finding, Published, Status, Verdict
+from bench_lib.formats import (
+    amount,
+    many,
+    percent,
+    quantity,
+    seconds,
+    shortened,
+    signed_percent,
+    some,
+)
+from bench_lib.model import Finding, Published, SlowDown, Status, Verdict
 from bench_lib.verdict.metrics import of as metric_of
 from bench_lib.verdict.statistics.change import (
     AGREEING,
@@ -50,6 +59,19 @@ def explained(verdict: Verdict, *findings: Finding) -> Verdict:
     """Add findings to a verdict that has its reason already, and extend the reason with them."""
     clauses = [clause for finding in findings for clause in _clauses(verdict, finding)]
     return replace(verdict.finding(*findings), reason="; ".join([verdict.reason, *clauses]))
+
+
+def of_nights(slow_down: SlowDown, run_id: str) -> str:
+    """Return a slowdown that nights show together in one line; ``run_id`` is the run shown."""
+    low, high = (percent(bound - 1, 2) for bound in slow_down.interval)
+    line = f"SLOWER since {slow_down.since[:10]}: {many(len(slow_down.cases), 'case')} by "
+    line += f"{slow_down.ratio - 1:.2%} ({low} to {high}), detected over "
+    line += f"{many(slow_down.nights, 'night')}: {some(slow_down.cases, 3)}"
+    if slow_down.changes:
+        line += f"; with {'; '.join(slow_down.changes)}"
+    if slow_down.told_by != run_id:
+        line += f"; first reported by run {slow_down.told_by}"
+    return shortened(line)
 
 
 def _clauses(verdict: Verdict, finding: Finding) -> Iterator[str]:

@@ -14,7 +14,7 @@ import pytest
 from documents import document_in
 
 from bench_lib.cli import main
-from bench_lib.engine import pace
+from bench_lib.report import progress
 
 
 class Printed(NamedTuple):
@@ -74,7 +74,7 @@ def ran(
 ) -> Kind:
     """Run ``bench-lib`` with these words, and return its answer as one of this kind."""
     monkeypatch.setattr("sys.argv", ["bench-lib", *words])
-    monkeypatch.setattr(pace, "EVERY_S", 0.0)  # each case has a line, however short it is
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)  # each case has a line, however short it is
     with pytest.raises(SystemExit) as ended:
         main()
     return kind(int(ended.value.code or 0), *capsys.readouterr())

@@ -37,7 +37,7 @@ from bench_lib.storage import history
 from bench_lib.storage.history import Run
 from bench_lib.studies import bisect as study
 from bench_lib.studies.bisect import Bisecting, Candidate
-from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
+from bench_lib.studies.search import GUESSED_SD, ChangeSearch
 
 DEVICE = gpus(1)[0]
 LAST = 16

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench_lib import reasons
 from bench_lib.model import Choice, Choices, ProcessSummary, SlowDown
-from bench_lib.verdict import nights
 from bench_lib.verdict.nights import CaseNights, CaseRun, over_nights, times
 
 TONIGHT = "tonight"
@@ -419,12 +419,12 @@ TOLD = SlowDown("2026-01-04T00:00:00Z", "d", list("abcde"), 1.0123, (1.01, 1.02)
 
 
 def test_a_slow_down_is_one_line():
-    assert nights.in_words(TOLD, "tonight") == (
+    assert reasons.of_nights(TOLD, "tonight") == (
         "SLOWER since 2026-01-04: 5 cases by 1.23% (1.00% to 2.00%), detected over 1 night: "
         "a, b, c and 2 more"
     )
     more = replace(TOLD, cases=["a"], changes=["x", "y"])
-    assert nights.in_words(more, "later") == (
+    assert reasons.of_nights(more, "later") == (
         "SLOWER since 2026-01-04: 1 case by 1.23% (1.00% to 2.00%), detected over 1 night: a; "
         "with x; y; first reported by run tonight"
     )

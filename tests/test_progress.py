@@ -15,9 +15,10 @@ import pytest
 from builders import make_attempt, make_case, make_record, write_run
 
 from bench_lib.engine import pace
-from bench_lib.engine.pace import Pace, ProgressLines, in_order, is_compiled, name_of
+from bench_lib.engine.pace import Pace, in_order, is_compiled, name_of
 from bench_lib.engine.settings import Settings
 from bench_lib.plugin.devices import DEVICE, scheduling
+from bench_lib.report.progress import ProgressLines
 from bench_lib.storage import history
 
 

@@ -14,9 +14,10 @@ from command import ran
 from documents import document_in
 
 from bench_lib.cli import main
-from bench_lib.engine.pace import Pace, ProgressLines
+from bench_lib.engine.pace import Pace
 from bench_lib.engine.settings import Outcome, Progress
 from bench_lib.model import UserError
+from bench_lib.report.progress import ProgressLines
 from bench_lib.studies import selfcheck
 from bench_lib.studies.selfcheck import check
 

@@ -188,6 +188,7 @@ def _compare(
     from bench_lib.engine.engine import opened
     from bench_lib.engine.settings import Settings
     from bench_lib.engine.suite import mixed_conditions
+    from bench_lib.report.progress import ProgressLines
     from bench_lib.studies import ab as comparing
 
     last_pace = pace.read(folder, device.key)
@@ -197,7 +198,7 @@ def _compare(
         f"{duration(least)}; up to {pairs[1]} pairs, {duration(longest)}, if all look different"
     )
     pair_pace = pace.Pace({case.id: comparing.expected_s([case], 1, last_pace) for case in cases})
-    progress = pace.ProgressLines(say, lambda _phase: pair_pace)
+    progress = ProgressLines(say, lambda _phase: pair_pace)
     settings = Settings(
         bursts=True,
         history=folder,

@@ -74,9 +74,9 @@ def bisect(
     from bench_lib.storage.runs import Runs
     from bench_lib.studies import ab
     from bench_lib.studies.bisect import Bisecting, commits, ends_of, pair_noise, versions
+    from bench_lib.studies.search import ChangeSearch
     from bench_lib.verdict import pairing
     from bench_lib.verdict.metrics import LEADING
-    from bench_lib.verdict.statistics.sequential import ChangeSearch
 
     device = backends.detect()[0]
     runs = list(Runs(history).latest(device.key, MOST_RUNS, say))

@@ -89,9 +89,9 @@ def show(
         tables, notes = _phases(chosen)
         tell(Answer(command="history show", heading=heading, tables=tables, notes=notes))
     if chosen.slow_downs:
-        from bench_lib.verdict import nights  # with numpy, which few runs need
+        from bench_lib import reasons  # with numpy, which few runs need
 
-        notes[:0] = [nights.in_words(slow_down, chosen.run_id) for slow_down in chosen.slow_downs]
+        notes[:0] = [reasons.of_nights(each, chosen.run_id) for each in chosen.slow_downs]
     answer = Answer(
         command="history show",
         heading=heading,

@@ -80,8 +80,9 @@ class Measuring:
     def engine(self) -> Iterator[Engine]:
         """Open the engine; at the end keep the figures of what it recorded."""
         from bench_lib.engine.engine import opened
-        from bench_lib.engine.pace import ProgressLines, read
+        from bench_lib.engine.pace import read
         from bench_lib.engine.settings import Settings, Side
+        from bench_lib.report.progress import ProgressLines
         from bench_lib.studies.figures import figures_of
 
         pace = read(self.keeping.history, self.device.key)

@@ -47,8 +47,9 @@ def selfcheck(
     """
     from bench_lib import backends
     from bench_lib.engine.engine import opened
-    from bench_lib.engine.pace import Pace, ProgressLines
+    from bench_lib.engine.pace import Pace
     from bench_lib.engine.settings import Settings
+    from bench_lib.report.progress import ProgressLines
     from bench_lib.studies import selfcheck as check
 
     share = share_of(tolerance, "--tolerance")

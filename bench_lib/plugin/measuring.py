@@ -13,7 +13,7 @@ import pytest
 
 from bench_lib.engine import pace
 from bench_lib.engine.engine import Engine
-from bench_lib.engine.pace import Pace, ProgressLines
+from bench_lib.engine.pace import Pace
 from bench_lib.engine.processes import Address
 from bench_lib.engine.settings import MEASURING, REMEASURING
 from bench_lib.engine.suite import Suite, fails
@@ -23,6 +23,7 @@ from bench_lib.plugin.devices import DEVICE, WORKERS
 from bench_lib.plugin.reports import MeasuredTest, WaitingTest, lines_of
 from bench_lib.plugin.session import Selection
 from bench_lib.report import console
+from bench_lib.report.progress import ProgressLines
 from bench_lib.storage import baselines
 from bench_lib.storage.history import INTERRUPTED, utc_today
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from bench_lib import formats
+from bench_lib import formats, reasons
 from bench_lib.model import Record, Status, UserError
 from bench_lib.plugin.measuring import SILENT, PerfSession
 from bench_lib.plugin.reports import VerdictRepr, lines_of
 from bench_lib.report import console, render
 from bench_lib.storage import acceptance
-from bench_lib.verdict import nights
 from bench_lib.verdict.severity import FAILING, rank
 from bench_lib.verdict.statistics.change import LEAST_PROCESSES
 
@@ -104,7 +103,7 @@ def write(terminal: Any, session: PerfSession) -> None:
         say(f"and {len(causes) - console.NAMED} more")
     for slow_down in session.suite.slow_downs:
         colour = _BAD if slow_down in session.alarms else _ODD
-        say(nights.in_words(slow_down, run.run_id), **colour)
+        say(reasons.of_nights(slow_down, run.run_id), **colour)
     if session.judged_nothing:
         say("failed: most cases could not be judged, so this run does not pass", red=True)
     if session.failed:

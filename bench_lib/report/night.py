@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench_lib import reasons
 from bench_lib.environment.fingerprint import differences
 from bench_lib.findings import Interleaved
 from bench_lib.formats import many, some
@@ -31,7 +32,7 @@ from bench_lib.report.render import cells
 from bench_lib.storage import history
 from bench_lib.storage.baselines import BaselineError, load
 from bench_lib.storage.lines import HistoryError
-from bench_lib.verdict import metrics, nights
+from bench_lib.verdict import metrics
 from bench_lib.verdict.evidence import REFERENCE
 from bench_lib.verdict.judge import leading
 from bench_lib.verdict.nights import NIGHT, when
@@ -169,7 +170,7 @@ class NightSlowDown:
     @property
     def words(self) -> str:
         """The slowdown in one line."""
-        return f"{self.key}: {nights.in_words(self.slow_down, self.run_id)}"
+        return f"{self.key}: {reasons.of_nights(self.slow_down, self.run_id)}"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from bench_lib.model import Case, Hardware, Status, UserError
 from bench_lib.storage import acceptance
 from bench_lib.storage.history import Run
 from bench_lib.studies.ab import clock_of
-from bench_lib.verdict.statistics.sequential import GUESSED_SD, ChangeSearch
+from bench_lib.studies.search import GUESSED_SD, ChangeSearch
 
 BUILD_LIMIT_S = 4 * 3600.0
 """Enough to build torch from source on few cores."""

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench_lib.formats import many, percent, shortened, some
 from bench_lib.model import ProcessSummary, SlowDown, Status
 from bench_lib.verdict.evidence import mostly_waited, not_chosen_otherwise
 from bench_lib.verdict.metrics import DEVICE, LEADING
@@ -262,19 +261,3 @@ def _knowing_each_other(levels: Sequence[Series]) -> list[Series]:
         level if is_wild else replace(level, spread=level.spread.along(prior))
         for level, is_wild in zip(levels, are_wild(own, prior).tolist(), strict=True)
     ]
-
-
-# --- in words --------------------------------------------------------------------------------
-
-
-def in_words(slow_down: SlowDown, run_id: str) -> str:
-    """Return a slowdown in one line; ``run_id`` is the run that shows it."""
-    low, high = (percent(bound - 1, 2) for bound in slow_down.interval)
-    line = f"SLOWER since {slow_down.since[:10]}: {many(len(slow_down.cases), 'case')} by "
-    line += f"{slow_down.ratio - 1:.2%} ({low} to {high}), detected over "
-    line += f"{many(slow_down.nights, 'night')}: {some(slow_down.cases, 3)}"
-    if slow_down.changes:
-        line += f"; with {'; '.join(slow_down.changes)}"
-    if slow_down.told_by != run_id:
-        line += f"; first reported by run {slow_down.told_by}"
-    return shortened(line)

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from bench_lib.verdict.statistics.sequential import ChangeSearch
+from bench_lib.studies.search import ChangeSearch
 
 
 def searched(last, culprit, seed, *, slow_down=0.02, sd=0.005, guess=0.005, draw=None, skipped=()):
