@@ -205,28 +205,22 @@ def measured_on(run, device, case, folder):
         run.note(one.measure(case)[0])
 
 
-def scripted(workers, opened, folder):
-    """Return what holds each device with its own workers, and notes which are held."""
+def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatch):
+    devices = gpus(2)
+    workers = {each.index: Contexts({"b": [SLOW], "c": [SLOW]}, each) for each in devices}
+    opened = []
 
     def hold(device, settings, **options):
         opened.append(device.index)
         return HeldDevice(
             device,
             settings,
-            start=lambda side, _device: workers[device.index, side.label],
+            start=lambda _side, _device: workers[device.index],
             watch=lambda _device: Watch(),
-            lock_of=functools.partial(DeviceLock, folder=folder / "locks"),
+            lock_of=functools.partial(DeviceLock, folder=tmp_path / "locks"),
             **options,
         )
 
-    return hold
-
-
-def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatch):
-    devices = gpus(2)
-    script = {"b": [SLOW], "c": [SLOW]}
-    workers = {(each.index, ""): Contexts(script, each) for each in devices}
-    opened = []
     cases = [make_case(id=id_) for id_ in "abc"]
     accept(tmp_path / "baselines", *"abc")
     settings = Settings(history=tmp_path, baselines=tmp_path / "baselines", planned=2)
@@ -234,43 +228,15 @@ def test_cases_are_looked_at_again_where_they_were_measured(tmp_path, monkeypatc
         run.open()
         for case, index in zip(cases, (0, 1, 1), strict=True):
             measured_on(run, devices[index], case, tmp_path / "locks")
-        monkeypatch.setattr(engine, "HeldDevice", scripted(workers, opened, tmp_path))
+        monkeypatch.setattr(engine, "HeldDevice", hold)
         run.remeasure()
         records = {record.case.id: record for record in run.judge()}
         DeviceLock(devices[1], tmp_path / "locks").acquire(0, print)
     assert sorted(opened) == [0, 1]
-    again = [line for line in workers[1, ""].log if not line.startswith("fork")]
+    again = [line for line in workers[1].log if not line.startswith("fork")]
     assert again == ["context-1 b", "context-1 c", "end context-1", "close"]
     assert [len(records[id_].attempts) for id_ in "abc"] == [2, 2, 2]
-    assert not any(each.alive for each in workers.values())
-
-
-def test_pairs_are_measured_on_whichever_device_is_done_first(tmp_path, monkeypatch):
-    took_s = {"a": 9.0, "b": 2.0, "c": 3.0, "d": 4.0}
-    slow = {case_id: [SLOW] for case_id in took_s}
-    devices, sides = gpus(2), {"": Side(), REFERENCE: Side(label=REFERENCE)}
-    workers = {
-        (device.index, side.label): Contexts({} if side.label else slow, device)
-        for device in devices
-        for side in sides.values()
-    }
-    hold = scripted(workers, [], tmp_path)
-    accept(tmp_path / "baselines", *took_s)
-    settings = Settings(history=tmp_path, baselines=tmp_path / "baselines", planned=2, sides=sides)
-    with contextlib.closing(engine.Engine(devices[0], settings)) as run:
-        run.open()
-        measured_on(run, devices[1], CASE, tmp_path / "locks")
-        with contextlib.closing(hold(devices[0], settings)) as first:
-            for case_id, seconds in took_s.items():
-                for outcome in first.measure(make_case(id=case_id)):
-                    spent = [replace(attempt, took_s=seconds) for attempt in outcome.attempts]
-                    run.note(replace(outcome, attempts=spent))
-        monkeypatch.setattr(engine, "HeldDevice", hold)
-        run.remeasure()
-    for side in sides.values():
-        first, second = (workers[device.index, side.label].log for device in devices)
-        assert [line for line in first if line.startswith("context-2")] == ["context-2 a"]
-        assert {f"context-1 {case_id}" for case_id in "bcd"} <= {*second}
+    assert not workers[0].alive | workers[1].alive
 
 
 # ---- workers that start before they are needed --------------------------------------------
