@@ -11,10 +11,10 @@ from pathlib import Path
 
 from bench_lib import backends, reasons
 from bench_lib.engine import commands, past
-from bench_lib.engine.settings import PLANNED, Outcome, Settings
+from bench_lib.engine.settings import Outcome, Settings
 from bench_lib.environment import fingerprint
 from bench_lib.findings import Note
-from bench_lib.formats import many, some
+from bench_lib.formats import many
 from bench_lib.model import (
     Baseline,
     Case,
@@ -60,15 +60,15 @@ class Suite:
         """
         self.side = side
         self._settings = settings
-        self._reference = reference
+        self.reference = reference
         self.problem = ""
         """Why this side, a reference, cannot be measured, or not any more."""
         self._verdicts: dict[str, list[Verdict]] = {}
         """The last verdicts, by case."""
         self._judged_at = 0
         """The number of attempts that they were judged by."""
-        self._evidenced: dict[str, Evidence] = {}
-        """The evidence of the last verdicts."""
+        self.evidence: dict[str, Evidence] = {}
+        """The evidence of the last verdicts, by case; none on cases that left nothing to judge."""
         self._baselines_of = baselines_of
         self._past: dict[str, past.Past] = {}
         """Earlier runs, by hardware key."""
@@ -117,14 +117,14 @@ class Suite:
             for record in self.judged()
             if judge.is_suspicious(record.verdicts)
             or (
-                record.case.id in self._evidenced
-                and pairing.want_more(record.verdicts, self._evidenced[record.case.id])
+                record.case.id in self.evidence
+                and pairing.want_more(record.verdicts, self.evidence[record.case.id])
             )
         ]
 
     def chose_otherwise(self, record: Record) -> bool:
         """Whether a case's compiler made other autotuning choices than what it is compared with."""
-        evidence = self._evidenced.get(record.case.id)
+        evidence = self.evidence.get(record.case.id)
         if evidence is None:
             return False
         by_pairs = evidence.pairing.pairs
@@ -132,7 +132,7 @@ class Suite:
 
     def disturbed(self) -> list[Record]:
         """Return the records that the hardware left without anything to judge."""
-        unjudged = (r for r in self.judged() if r.case.id not in self._evidenced)
+        unjudged = (r for r in self.judged() if r.case.id not in self.evidence)
         return [record for record in unjudged if record.status is Status.INVALID]
 
     def to_look_into(self, which: str) -> list[Record]:
@@ -146,7 +146,7 @@ class Suite:
         measured = [
             record
             for record in self.judged()
-            if record.case.id in self._evidenced
+            if record.case.id in self.evidence
             and not record.case.launch.cold
             and record.case.workload not in commands.WORKLOADS
         ]
@@ -190,7 +190,7 @@ class Suite:
         slower = [v for v in worse if metrics.of(v.metric).device_sets]
         if not slower:
             return record
-        reference = self._reference if self.slower_than_reference(record.case.id) else None
+        reference = self.reference if self.slower_than_reference(record.case.id) else None
         before = self._baseline(record) if reference is None else reference.records[record.case.id]
         difference = None
         if record.kernels is not None and before is not None and before.kernels is not None:
@@ -207,7 +207,7 @@ class Suite:
             # No library is the cause of what all kernels share, or of what lies between them.
             if any(":" in name for name in blamed):
                 id_ = record.case.id
-                theirs = self._accepted_in(record) if reference is None else reference.began[id_]
+                theirs = self.accepted_in(record) if reference is None else reference.began[id_]
                 versions = map(fingerprint.software, (theirs, self._outcomes[id_].environment))
                 notes.append(kernels.libraries(difference, *versions))
         elif record.kernels is not None and reference is None and self._baseline(record):
@@ -224,7 +224,7 @@ class Suite:
             return None
         return self._baselines_of(self.hardware_of(record).key).baselines.get(record.case.id)
 
-    def _accepted_in(self, record: Record) -> Environment | None:
+    def accepted_in(self, record: Record) -> Environment | None:
         """Return what a case's baseline was measured in; None if unknown."""
         baseline = self._baseline(record)
         if baseline is None or not baseline.processes:
@@ -234,15 +234,15 @@ class Suite:
 
     def _changes(self, case: Case, verdicts: Sequence[Verdict]) -> list[str]:
         """Name what differs from the reference where it judges, or from the baseline."""
-        if self._reference and any(verdict.against == REFERENCE for verdict in verdicts):
-            old, new = self._reference.began.get(case.id), self.began[case.id]
+        if self.reference and any(verdict.against == REFERENCE for verdict in verdicts):
+            old, new = self.reference.began.get(case.id), self.began[case.id]
         else:
-            old, new = self._accepted_in(self.records[case.id]), self._outcomes[case.id].environment
+            old, new = self.accepted_in(self.records[case.id]), self._outcomes[case.id].environment
         return [] if old is None else fingerprint.difference(old, new)
 
     def judged(self) -> list[Record]:
         """Return the records with their verdicts; all are judged again after new attempts."""
-        suites = [self, self._reference] if self._reference else [self]
+        suites = [self, self.reference] if self.reference else [self]
         attempts = sum(len(r.attempts) for suite in suites for r in suite.records.values())
         if attempts != self._judged_at:
             self._verdicts, self._judged_at = self._judge_cases(), attempts
@@ -265,7 +265,7 @@ class Suite:
     def _judge_cases(self) -> dict[str, list[Verdict]]:
         evidenced: dict[str, Evidence] = {}
         unfit: dict[str, list[Verdict]] = {}
-        decides_alone = self._reference is not None and not self._settings.by_baseline
+        decides_alone = self.reference is not None and not self._settings.by_baseline
         against = REFERENCE if decides_alone else PINNED
         for case_id, record in self.records.items():
             try:
@@ -276,7 +276,7 @@ class Suite:
                 verdict = Verdict(Status.ERROR, "run", str(error), against=against)
             if verdict is not None:
                 unfit[case_id] = [verdict]
-        self._evidenced = evidenced
+        self.evidence = evidenced
         return judge.judge(evidenced) | unfit
 
     def _unmeasured(self, record: Record) -> Verdict | None:
@@ -284,7 +284,7 @@ class Suite:
 
         Where the reference alone judges, that needs a pair.
         """
-        case, reference = record.case, self._reference
+        case, reference = record.case, self.reference
         if self._settings.by_baseline or reference is None:
             return _unmeasured(record)
         sides = {reference.side: reference.records.get(case.id), self.side: record}
@@ -305,7 +305,7 @@ class Suite:
 
     def _pairs(self, record: Record) -> list[tuple[ProcessSummary, ProcessSummary]]:
         """Return the pairs of processes that the hardware disturbed on neither side."""
-        theirs = self._reference.records.get(record.case.id) if self._reference else None
+        theirs = self.reference.records.get(record.case.id) if self.reference else None
         if theirs is None:
             return []
         records = record, theirs
@@ -350,7 +350,7 @@ class Suite:
 
     def _pairing(self, record: Record) -> Pairing:
         """Return the case's pairs with the reference, if there is one."""
-        reference, case = self._reference, record.case
+        reference, case = self.reference, record.case
         if reference is None:
             return NO_PAIRING
         own, without = self.began[case.id], ""
@@ -367,7 +367,7 @@ class Suite:
             {"the reference": reference.began[case.id], "this side": own},
         ):
             pairs, without = [], f"conditions differ: {'; '.join(differing)}"
-        accepted = self._accepted_in(record)
+        accepted = self.accepted_in(record)
         return Pairing(
             reference.named_beside(own) if self._settings.by_baseline else reference.side,
             pairs,
@@ -393,71 +393,8 @@ class Suite:
 
     def pairs_of(self, case_id: str) -> Sequence[tuple[ProcessSummary, ProcessSummary]]:
         """Return a case's pairs as they were judged: a process of this side and the reference's."""
-        evidence = self._evidenced.get(case_id)
+        evidence = self.evidence.get(case_id)
         return () if evidence is None else evidence.pairing.pairs
-
-    def judged_by(self) -> list[str]:
-        """Say what the cases were judged by, and what to know about it."""
-        pairings = [case.pairing for case in self._evidenced.values()]
-        if any(pairing.pairs for pairing in pairings):
-            notes = [self._other_than_accepted(case_id) for case_id in self._evidenced]
-            notes.append(self._shared_code())
-            line = f"against {pairings[0].reference}, interleaved"
-            return [line, *dict.fromkeys(filter(None, notes))]
-        judged = [case for case in self._evidenced.values() if not case.is_unjudged]
-        if not judged:
-            return []
-        accepted = [case.references[PINNED] for case in judged]
-        line = f"against {many(max(map(len, accepted)), 'process')}"
-        if devices := {process.device_uuid for case in accepted for process in case} - {None}:
-            line += f" on {many(len(devices), 'device')}"
-        if any(case.is_new_to(PINNED) for case in judged):
-            detects = pairing.would_detect(judged, PLANNED)
-            gain = "cancels device variation" if detects is None else f"would detect {detects:.1%}"
-            line += f"; this device is new: --perf-reference {gain}"
-        return [line]
-
-    def _other_than_accepted(self, case_id: str) -> str:
-        """Say how the reference differs from what a case's baseline was accepted in."""
-        assert self._reference is not None
-        theirs = self._reference.began.get(case_id)
-        accepted = self._accepted_in(self.records[case_id])
-        if theirs is None or accepted is None:
-            return ""
-        changes = fingerprint.difference(*map(fingerprint.versions, (accepted, theirs)))
-        note = "note: the reference is not the environment in which the baseline was accepted"
-        return f"{note}: {'; '.join(changes)}" if changes else ""
-
-    def _shared_code(self) -> str:
-        """Say which code of this checkout both sides run, if their software does not differ either.
-
-        With another torch that is intended, and the tests' own code is always shared.
-        """
-        assert self._reference is not None
-        cwd, shared = Path.cwd(), dict[str, None]()
-        here = next((p for p in (cwd, *cwd.parents) if (p / ".git").exists()), cwd)
-        for case_id in self._evidenced:
-            theirs = self._reference.records.get(case_id)
-            if theirs is None:
-                continue
-            sides = (self._reference.began[case_id], self.began[case_id])
-            changes = fingerprint.difference(*(replace(side, caches={}) for side in sides))
-            if not all(change.startswith("PYTHONPATH ") for change in changes):
-                continue
-            tests = Path((self.records[case_id].nodeid or "").partition("::")[0]).parent.name
-            files = {n: Path(file) for m in theirs.measurements for n, file in m.code.items()}
-            for name, file in files.items():
-                if not file.is_relative_to(here) or tests in file.relative_to(here).parts:
-                    continue
-                # The target branch's worktree may be a folder of this checkout.
-                if not any((p / ".git").exists() for p in file.parents if here in p.parents):
-                    shared[name] = None
-        if not shared:
-            return ""
-        return (
-            f"note: both sides import {some(list(shared), 3)} from {here}, so no change there "
-            "shows; install the target branch in the reference, or name it in its PYTHONPATH"
-        )
 
     def _earlier(self, key: str) -> past.Past:
         if key not in self._past:

@@ -17,6 +17,7 @@ from bench_lib.model import Record, Status, UserError
 from bench_lib.plugin.measuring import SILENT, PerfSession
 from bench_lib.plugin.reports import VerdictRepr, lines_of
 from bench_lib.report import console, render
+from bench_lib.report.instrument import judged_by
 from bench_lib.storage import acceptance
 from bench_lib.verdict.severity import FAILING, rank
 from bench_lib.verdict.statistics.change import LEAST_PROCESSES
@@ -65,8 +66,8 @@ def write(terminal: Any, session: PerfSession) -> None:
 
     width, run = _width(terminal), session.suite.writer
     failing = sorted(filter(session.fails, records), key=lambda record: rank(record.status))
-    judged_by, *notes = session.suite.judged_by() or [""]
-    title = formats.printable(f"performance {judged_by}".rstrip())
+    instrument, *notes = judged_by(session.suite) or [""]
+    title = formats.printable(f"performance {instrument}".rstrip())
     is_short = len(title) + len("== ==") < width
     terminal.write_sep("=", title if is_short else "performance")
     # The worst come last, with their causes below: the end is what a reader has on the screen.
@@ -78,7 +79,7 @@ def write(terminal: Any, session: PerfSession) -> None:
     is_brief = not any(failure.is_written for failure in shown.values())
     above = [] if is_brief else [record for record in failing if record.nodeid in shown]
     for line in [
-        *([] if is_short else [judged_by]),
+        *([] if is_short else [instrument]),
         *notes,
         *console.explanations(records, above=above),
     ]:

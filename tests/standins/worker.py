@@ -32,6 +32,7 @@ from bench_lib.model import (
     Measurement,
     Telemetry,
 )
+from bench_lib.report.instrument import judged_by
 from bench_lib.storage.history import utc_today
 
 Answer = list[float] | dict[str, Any] | Fault | str
@@ -221,7 +222,7 @@ def conclude(engine: Engine) -> bool:
     engine.profile()
     passes = not any(fails(record, strict=False, today=utc_today()) for record in engine.judge())
     passes &= not engine.alarms
-    for line in engine.suite.judged_by():
+    for line in judged_by(engine.suite):
         engine.settings.say(line)
     engine.end(0 if passes else 1)
     return passes
