@@ -181,6 +181,7 @@ def slurm() -> Iterator[SlurmNode]:
         yield node
     finally:
         node.stop()
+        wait_until(lambda: not node.processes())  # the step of a job that is over may be ending
         left = node.processes()
         shutil.rmtree(folder)
     assert not left, f"processes of Slurm are left behind: {left}"
