@@ -45,11 +45,16 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Have ``--hypothesis-profile nightly`` try this many inputs of each kind."""
-    if config.getoption("--hypothesis-profile", None) == "nightly":
-        from hypothesis import settings
+    """Have every run try the same inputs, in whatever time, and a night so many others."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import HealthCheck, settings
 
-        settings.register_profile("nightly", max_examples=17_000, deadline=None)
+        ours = settings(
+            deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+        )
+        settings.register_profile("ours", ours)
+        settings.register_profile("nightly", ours, derandomize=False, max_examples=17_000)
+        settings.load_profile("ours")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -30,7 +30,7 @@ from builders import (
     make_verdict,
 )
 from builders import make_record as unjudged
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from processes import no_file_beyond
 
@@ -673,7 +673,6 @@ def test_devices_under_different_conditions_are_named():
 
 # ---- whatever is accepted ---------------------------------------------------------------
 
-PROPERTY = settings(deadline=None)
 NUMBERS = st.floats(-1e6, 1e6)
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 JSON = st.recursive(
@@ -714,7 +713,6 @@ BASELINES = st.builds(
 )
 
 
-@PROPERTY
 @given(baselines=st.lists(BASELINES, max_size=3, unique_by=lambda b: b.case_id))
 def test_whatever_is_accepted_is_read_back_the_same(tmp_path_factory, baselines):
     folder = tmp_path_factory.mktemp("baselines")
@@ -1288,7 +1286,6 @@ def test_kernels_are_written_a_line_for_each_and_read_back(tmp_path):
     assert load(tmp_path, KEY).baselines[CASE_ID].kernels == table
 
 
-@settings(deadline=None)
 @given(
     at=st.integers(0, 10_000),
     put=st.binary(max_size=8) | st.sampled_from([b"null", b"-1", b"1e999", b"[", b'"', b"\\ud800"]),

@@ -242,7 +242,7 @@ def test_cases_that_cannot_tell_chance_take_no_part_in_the_others_judgement():
 
 # ---- properties -------------------------------------------------------------------------
 
-PROPERTY = settings(deadline=None, max_examples=50)
+PROPERTY = settings(max_examples=50)
 BADNESS = {
     Status.IMPROVED: 0,
     Status.OK: 1,

@@ -26,7 +26,7 @@ from builders import (
     make_verdict,
     write_run,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from processes import no_file_beyond
 
@@ -37,8 +37,6 @@ from bench_lib.model import Attempt, Launch, Numerics, RankSample, Record, Statu
 from bench_lib.storage import history
 from bench_lib.storage.history import Writer, content, files, read, reference, unfold
 from bench_lib.storage.lines import HistoryError
-
-PROPERTY = settings(deadline=None)
 
 
 def run_python(code: str, *words: str, **options) -> subprocess.Popen[str]:
@@ -386,7 +384,6 @@ def whole(tmp_path_factory) -> Path:
     return write_run(tmp_path_factory.mktemp("whole"), records)
 
 
-@PROPERTY
 @given(data=st.data())
 def test_every_whole_line_before_a_cut_stays_readable(whole, data):
     content = whole.read_bytes()
@@ -432,7 +429,6 @@ def damaged_lines(draw, lines: list[dict]) -> bytes:
     return json.dumps(line).encode()
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_any_bytes_are_read_or_refused_with_a_history_error(whole, data):
     lines = lines_of(whole)

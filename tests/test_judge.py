@@ -1105,7 +1105,7 @@ def test_anybodys_samples_are_judged_as_a_suite_of_latencies():
 
 # ---- properties -------------------------------------------------------------------------
 
-PROPERTY = settings(deadline=None, max_examples=50)
+PROPERTY = settings(max_examples=50)
 EXACT = st.integers(-400, 400).map(lambda n: n / 4096)
 PROCESSES = st.lists(
     st.builds(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.cases.axes import case_of, network_axes
@@ -422,7 +422,6 @@ TIER = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(document=st.dictionaries(st.sampled_from(TIERS), TIER | VALUES))
 def test_any_document_is_either_cases_or_a_matrix_error(scratch, document):
     text = "\n".join(f"{tier} = {as_toml(body)}" for tier, body in document.items())
@@ -435,7 +434,6 @@ def test_any_document_is_either_cases_or_a_matrix_error(scratch, document):
             json.dumps(case.params, allow_nan=False)
 
 
-@settings(deadline=None)
 @given(data=st.binary() | st.sampled_from([b"[" * 5000, b"gate = " + b"[" * 5000, b"x = 1" * 9000]))
 def test_any_bytes_are_either_cases_or_a_matrix_error(scratch, data):
     path = scratch / "matrix.toml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.cases.axes import case_of, network_axes
@@ -120,6 +120,5 @@ CONTEXTS: st.SearchStrategy[dict[Any, Any]] = st.dictionaries(
 
 
 @given(CONTEXTS)
-@settings(deadline=None)
 def test_any_dictionary_is_read_or_refused(context):
     read_or_refuse(repr(context))

@@ -319,10 +319,7 @@ WORDS = st.one_of(
 
 
 @given(st.lists(WORDS, max_size=8))
-@settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_command_line_is_read_or_refused(words):
     try:
         assert isinstance(read_options([*NETWORK, *words]), MicroOptions)

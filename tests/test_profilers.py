@@ -223,7 +223,7 @@ LINES = st.lists(st.lists(CELL, max_size=6).map(",".join), max_size=6).map("\n".
 ANYTHING = st.one_of(
     st.binary(max_size=300), LINES.map(str.encode), LINES.map(lambda text: (TRACE + text).encode())
 )
-QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def only_a_tool_error(ask: Callable[[], object]) -> None:

@@ -7,7 +7,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.model import UserError
@@ -208,8 +208,6 @@ def test_the_order_of_lines_does_not_matter(lines):
             }
 
 
-# Documents of many kinds take long to make up on a busy machine.
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.binary(max_size=40) | objects.map(lambda o: json.dumps(o).encode()), max_size=6))
 def test_every_line_is_a_process_or_a_problem(lines):
     samples = of(*(text.replace(b"\n", b" ") + b"\n" for text in lines))

@@ -413,7 +413,7 @@ events = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(events, max_size=12))
 def test_whatever_events_there_are_times_add_up(tmp_path, found):
     path = tmp_path / "trace.json"
@@ -432,7 +432,7 @@ def test_whatever_events_there_are_times_add_up(tmp_path, found):
         assert trace.host_s >= 0
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 3000), st.integers(0, 255), st.booleans())
 @example(5, ord("["), False)
 def test_a_damaged_byte_is_a_trace_error_or_nothing(tmp_path, at, byte, compressed):

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from builders import make_case
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.launch import wire
@@ -26,7 +26,6 @@ def pair():
     there.close()
 
 
-@settings(deadline=None)
 @given(
     messages=st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=20))),
     cuts=st.lists(st.integers(0, 400)),
