@@ -875,6 +875,24 @@ def test_pairs_that_only_look_slower_overrule_once_there_are_four(pairs, overrul
     assert (pinned not in verdicts) is overruled
 
 
+@pytest.mark.parametrize(("count", "open_cases"), [(1, ["waits"]), (2, [])])
+def test_a_pair_that_waits_for_its_host_may_differ_by_more_than_those_that_do_not(
+    count, open_cases
+):
+    processes = [make_process(worker=f"a/a/{x}", log_median=x) for x in (0.0, 0.001)]
+    turns = [tuple(processes), tuple(processes[::-1])]
+    pairs = {f"calm {n}": [turns[n % 2]] for n in range(12)}
+    pairs["waits"] = [
+        (replace(new, host_bound=True), replace(old, host_bound=True)) for new, old in turns[:count]
+    ]
+    suite = {
+        case_id: Evidence([new for new, _ in own], None, pairing=Pairing("old", own, 6))
+        for case_id, own in pairs.items()
+    }
+    verdicts = verdicts_of(suite)
+    assert [id_ for id_ in suite if pairing.want_more(verdicts[id_], suite[id_])] == open_cases
+
+
 def test_of_a_case_that_waits_for_its_host_pairs_are_to_exclude_its_devices_time():
     pairs = [(make_process(host_bound=True), make_process(host_bound=True))]
     waiting = [make_process(host_bound=True, log_device=0.0)]

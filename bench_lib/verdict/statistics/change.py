@@ -448,11 +448,13 @@ def _spreads(contrasts: Sequence[Contrast]) -> Estimates:
     """Return the variance between each case's processes, or pairs, as far as it is known.
 
     Pairs that wait for their host differ by what that host does now, so several of these are apart:
-    on restless hosts with an H200 they differed by up to 48% where the others did by 0.1%.
+    on restless hosts with an H200 they differed by up to 48% where the others did by 0.1%.  Where
+    they are few, nothing shows by how much a single one does.
     """
     waits = np.array([contrast.waits for contrast in contrasts], dtype=bool)
     if waits.sum() < LEAST_WAITING:
-        return _spreads_of(contrasts, LEAST_SUITE)
+        is_told = np.array([not case.waits or case.size > 1 for case in contrasts], dtype=bool)
+        return _spreads_of(contrasts, LEAST_SUITE).where(is_told, Estimate(0.0, 0.0))
     found = Estimates(np.zeros(len(waits)), np.zeros(len(waits)))
     for chosen, least in ((waits, LEAST_WAITING), (~waits, LEAST_SUITE)):
         at = np.flatnonzero(chosen)
