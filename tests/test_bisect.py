@@ -315,7 +315,7 @@ def command(bed, tmp_path, monkeypatch, capsys):
     (tmp_path / "matrix.toml").write_text(MATRIX)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(catalogue, "network_sizes", dict)
-    monkeypatch.setattr("bench_lib.backends.detect", lambda: [DEVICE])
+    monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [DEVICE])
     asked: list[tuple[Any, ...]] = []
 
     def candidates(*about):
@@ -462,7 +462,7 @@ def test_a_commit_of_a_repository_is_found_by_real_workers(tmp_path, monkeypatch
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("bench_lib.backends.detect", lambda: [make_hardware_cpu()])
+    monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [make_hardware_cpu()])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     words = ["bisect", "x", "--good", "main~1", "--bad", "main", "--matrix", "matrix.toml"]
     status, out, err = ran(words, monkeypatch, capsys)

@@ -58,7 +58,7 @@ def run(tmp_path, monkeypatch, capsys):
             return answer_of(case, told)
 
         monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(measure))
-        monkeypatch.setattr("bench_lib.backends.detect", lambda: devices or gpus(4))
+        monkeypatch.setattr("bench_lib.backends.detect", lambda **_: devices or gpus(4))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         hold = held_class({}, tmp_path / "locks")
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", hold)

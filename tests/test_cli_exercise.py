@@ -36,7 +36,7 @@ def exercise(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*words, script=None, device=DEVICE) -> Answer:
-        monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
+        monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [device])
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr(
             "bench_lib.engine.engine.HeldDevice", held_class(script or {}, tmp_path / "locks")

@@ -41,7 +41,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*words, script=None, devices=(DEVICE,)) -> Answer:
-        monkeypatch.setattr("bench_lib.backends.detect", lambda: list(devices))
+        monkeypatch.setattr("bench_lib.backends.detect", lambda **_: list(devices))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         monkeypatch.setattr(
             "bench_lib.engine.engine.HeldDevice", held_class(script or {}, tmp_path / "locks")

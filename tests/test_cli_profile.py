@@ -60,7 +60,7 @@ def profile(tmp_path, monkeypatch, capsys):
     )
 
     def run(*words: str, device=DEVICE, matrix: str = "matrix.toml") -> Printed:
-        monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
+        monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [device])
         return ran(["profile", *words, "--matrix", matrix], monkeypatch, capsys)
 
     return run

@@ -77,7 +77,7 @@ def run(tmp_path, monkeypatch, capsys):
             )
 
         hold = held_class(script, tmp_path / "locks")
-        monkeypatch.setattr("bench_lib.backends.detect", lambda: list(devices))
+        monkeypatch.setattr("bench_lib.backends.detect", lambda **_: list(devices))
         monkeypatch.setattr("bench_lib.backends.cpu.device", lambda _root: CPU)
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(run_ranks))

@@ -50,7 +50,7 @@ def run(tmp_path, monkeypatch, capsys):
 
         monkeypatch.setattr("standins.worker.make_measurement", make)
         devices = [device, *gpus(16)[1:]] if device == DEVICE else [device]
-        monkeypatch.setattr("bench_lib.backends.detect", lambda: devices)
+        monkeypatch.setattr("bench_lib.backends.detect", lambda **_: devices)
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         scripted = held_class(script or {}, tmp_path / "locks")
 

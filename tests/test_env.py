@@ -43,7 +43,7 @@ def somewhere(monkeypatch):
         "worker": ({"torch": "9.1.0", "cudnn": None}, None),
         "environment": make_environment(),
     }
-    monkeypatch.setattr(backends, "detect", lambda: here["devices"])
+    monkeypatch.setattr(backends, "detect", lambda **_: here["devices"])
     monkeypatch.setattr(telemetry, "look_once", lambda device: here["looks"][device.index])
     monkeypatch.setattr(readiness, "checks", lambda devices: here["checks"])
     monkeypatch.setattr(fingerprint, "collect", lambda: here["environment"])

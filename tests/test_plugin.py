@@ -93,7 +93,7 @@ from standins.worker import gpus, held_class, nobody_shares
 
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 DEVICES = {devices}
-bench_lib.backends.detect = lambda *_: DEVICES
+bench_lib.backends.detect = lambda **_: DEVICES
 session.network_sizes = lambda: {{"resnet18": 224, "resnet50": 224}}
 engine.HeldDevice = held_class({script}, Path(__file__).parent / "locks"{seen})
 engine.processes.share = nobody_shares

@@ -186,7 +186,7 @@ def test_a_case_that_cannot_be_measured_is_named_with_the_reason(wrong, message)
     ],
 )
 def test_a_wrong_option_is_named_before_anything_is_measured(options, message, monkeypatch, capsys):
-    monkeypatch.setattr("bench_lib.backends.detect", lambda: [make_hardware(vendor="cpu")])
+    monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [make_hardware(vendor="cpu")])
     monkeypatch.setattr("sys.argv", ["bench-lib", "selfcheck", *options])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -233,7 +233,7 @@ def command(monkeypatch, capsys):
     def run(*words):
         monkeypatch.setattr("bench_lib.engine.engine.HeldDevice", Held)
         device = make_hardware(vendor="nvidia", key="h200")
-        monkeypatch.setattr("bench_lib.backends.detect", lambda: [device])
+        monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [device])
         return ran(["selfcheck", *words], monkeypatch, capsys)
 
     return run

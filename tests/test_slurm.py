@@ -59,7 +59,7 @@ from standins.worker import held_class, nobody_shares
 
 CPU = make_hardware(vendor="cpu", key="cpu-borrowed-3c", uuid=None, compute_units=3)
 SCRIPT = {{"doomed": [Fault("exception", "planted", "build", "")]}}
-bench_lib.backends.detect = lambda *_: [CPU]
+bench_lib.backends.detect = lambda **_: [CPU]
 session.network_sizes = lambda: {{"resnet18": 224}}
 engine.HeldDevice = held_class(SCRIPT, Path(__file__).parent / "locks")
 engine.processes.share = nobody_shares

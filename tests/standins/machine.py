@@ -86,7 +86,7 @@ def seams(folder: Path) -> dict[str, Any]:
         ]
 
     return {
-        "bench_lib.backends.detect": lambda *_: DEVICES,
+        "bench_lib.backends.detect": lambda **_: DEVICES,
         "bench_lib.environment.fingerprint.collect": lambda **_: make_environment(),
         "bench_lib.launch.catalogue.network_sizes": _sizes,
         "bench_lib.plugin.session.network_sizes": _sizes,
