@@ -25,7 +25,7 @@ import numpy as np
 
 from bench_lib.model import Accepted, Baseline, Limits, ProcessSummary, Status, Verdict
 from bench_lib.verdict import judge, pairing
-from bench_lib.verdict.evidence import REFERENCE, Evidence, Pairing
+from bench_lib.verdict.evidence import NO_PAIRING, REFERENCE, Evidence, Pairing
 
 CASES, PINNED, PLANNED, ROLLING = 100, 5, 6, 20
 EFFECTS = (0.01, 0.015, 0.02, 0.03, 0.05)
@@ -203,7 +203,7 @@ def judged(
                 tried=len(here[case]),
                 pairing=Pairing("the reference", pairs[case], PLANNED)
                 if night.world.pairs
-                else None,
+                else NO_PAIRING,
             )
             for case in range(CASES)
         }
