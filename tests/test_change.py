@@ -195,6 +195,14 @@ def test_a_wild_case_keeps_its_own_spread_and_degrees():
     assert all(other.process.variance < 4 * SD**2 for other in others)
 
 
+def test_two_pairs_that_are_far_apart_are_beyond_no_chance():
+    rng = random.Random(6)
+    others = [paired([(rng.gauss(0, 0.001), 0.0) for _ in range(2)]) for _ in range(60)]
+    *_, found = compared([*others, paired([(-0.1, 0.0), (-0.4, 0.0)])])
+    assert found.process.degrees == 1
+    assert found.p_faster == 1
+
+
 def test_what_devices_differ_by_is_no_spread_between_processes():
     values = [("x", 0.0), ("y", 0.7), ("x", 0.25), ("z", 0.9), ("x", 0.5)]
     apart = Contrast(
@@ -483,6 +491,16 @@ def test_a_history_tells_how_far_runs_are_apart():
         if c.baseline is not None
     ]
     assert of_runs(compared(contrasts)) == pytest.approx(0.003, rel=0.25)
+
+
+def test_a_case_whose_two_runs_are_far_apart_is_not_called_slower():
+    *others, odd = suite_of_runs(random.Random(4), runs=1, case=0.001)
+    pinned, runs = odd.history
+    apart = {origin: [value - 0.1 for value in values] for origin, values in runs.items()}
+    slower = [value + 0.1 for value in odd.candidate]
+    *_, found = compared([*others, replace(odd, candidate=slower, history=[pinned, apart])])
+    assert found.direction == 1
+    assert found.p_slower == 1
 
 
 def test_a_disturbed_process_of_an_earlier_run_hides_no_difference_between_runs():

@@ -30,7 +30,7 @@ ALPHA = 0.05
 """Chance that any case of a suite, each slower by exactly its tolerance, is called slower."""
 POWER = 0.9
 WILD = 0.001
-"""A case whose own spread would so rarely come from the suite's keeps its own."""
+"""A case whose spread so rarely comes from the suite's keeps its own, even one of two values."""
 AGREEING = 2
 """Fewer candidate processes that agree than this decide nothing."""
 LEAST_PAIRS = 4
