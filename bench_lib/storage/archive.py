@@ -12,10 +12,11 @@ import math
 import multiprocessing
 import os
 import statistics
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -247,15 +248,24 @@ class Archive:
 
     def _answered(self, work: Callable[[], T]) -> T:
         """Do a part of a query, which an interrupt ends; raises HistoryError."""
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(work())
+                except BaseException as error:  # noqa: BLE001 - raised by who asked
+                    answer.set_exception(error)
+
         try:
             # DuckDB blocks the thread that it runs in, and this one has to handle signals.
-            with ThreadPoolExecutor(1) as pool:
-                future = pool.submit(work)
-                try:
-                    return future.result()
-                except (KeyboardInterrupt, SystemExit):
-                    self._database.interrupt()
-                    raise
+            threading.Thread(target=run).start()
+            return answer.result()
+        except (KeyboardInterrupt, SystemExit):
+            while not (answer.cancel() or answer.done()):
+                self._database.interrupt()  # which a query that is about to begin does not notice
+                wait([answer], 0.01)
+            raise
         except duckdb.Error as error:
             raise HistoryError(f"the query failed: {error}") from error
 
