@@ -53,7 +53,7 @@ def _share_none(*_: object) -> NoReturn:
 
 def _stand_in() -> None:
     """Put devices and programs instead of real ones, and wait less where somebody is dead."""
-    bench_lib.backends.detect = lambda *_: devices()
+    bench_lib.backends.detect = lambda **_: devices()
     session.network_sizes = dict
     engine.HeldDevice = functools.partial(HeldDevice, start=_start, watch=_watch)
     engine.processes.share = _share_none
