@@ -128,7 +128,8 @@ def children() -> set[int]:
 
 
 @pytest.fixture
-def two_workers():
+def two_workers(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})  # else torch warns
     before = children()
     source = feed("loader", workers=2)
     assert children() == before, "nothing starts before it is needed"
