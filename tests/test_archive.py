@@ -71,10 +71,6 @@ def ask(found: Archive, sql: str) -> SimpleNamespace:
     return SimpleNamespace(columns=columns, rows=list(rows))
 
 
-def opened(folder: Path) -> Archive:
-    return Archive(folder)
-
-
 # ---- values -----------------------------------------------------------------------------
 
 
@@ -84,7 +80,7 @@ def test_a_series_is_the_nights_of_a_case_on_a_hardware_oldest_first(tmp_path):
     other = make_hardware(key="mi325x", uuid="GPU-9")
     elsewhere = make_attempt(hardware_key="mi325x", device_uuid="GPU-9")
     write_run(tmp_path, [record(attempts=[elsewhere])], now=night(3), hardware=other)
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     series = points_of(found, CASE_ID, "mi300x")
     assert [point.log_median for point in series] == [math.log(0.5), math.log(0.25)]
     assert series[0] == Point(
@@ -105,7 +101,7 @@ def test_a_series_is_the_nights_of_a_case_on_a_hardware_oldest_first(tmp_path):
 def test_series_begin_where_they_are_asked_to(tmp_path):
     for day in (1, 2, 3):
         write_run(tmp_path, [record()], now=night(day))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert [p.time for p in points_of(found, CASE_ID, "mi300x", since=night(2))] == [
         night(2),
         night(3),
@@ -129,7 +125,7 @@ def test_a_nights_value_is_the_median_of_its_accepted_attempts(tmp_path):
         process=3, discarded="shared", invalid=True, measurement=make_measurement()
     )
     write_run(tmp_path, [record(attempts=[*attempts, disturbed])], now=night(1))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     (point,) = points_of(found, CASE_ID, "mi300x")
     assert point.log_median == pytest.approx(math.log(statistics.median(samples[0])), abs=1e-12)
     ((spreads, rate, item, peak),) = ask(
@@ -144,7 +140,7 @@ def test_a_nights_value_is_the_median_of_its_accepted_attempts(tmp_path):
 def test_a_case_measured_on_several_devices_of_a_key_has_no_device_of_its_own(tmp_path):
     attempts = [make_attempt(), make_attempt(process=1, device_uuid="GPU-2")]
     write_run(tmp_path, [record(attempts=attempts)], now=night(1))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     (point,) = points_of(found, CASE_ID, "mi300x")
     assert point.device_uuid is None
 
@@ -152,7 +148,7 @@ def test_a_case_measured_on_several_devices_of_a_key_has_no_device_of_its_own(tm
 def test_a_run_that_measured_on_two_kinds_of_hardware_is_in_both_series(tmp_path):
     attempts = [make_attempt(), make_attempt(process=1, hardware_key="mi325x")]
     write_run(tmp_path, [record(attempts=attempts)], now=night(1))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert [(key, len(points)) for _, key, points in found.all_series()] == [
         ("mi300x", 1),
         ("mi325x", 1),
@@ -169,7 +165,7 @@ def test_nights_without_a_value_are_no_points(tmp_path):
     for day, attempt in enumerate(nothing, 1):
         failed = record(attempts=[attempt], status=Status.ERROR)
         write_run(tmp_path, [failed], now=night(day))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert points_of(found, CASE_ID, "mi300x") == []
     assert [run.counts for run in found.runs()] == [*[{"ERROR": 1}] * 3, {}]
     assert any("times are not all above zero" in problem for problem in found.problems)
@@ -177,7 +173,7 @@ def test_nights_without_a_value_are_no_points(tmp_path):
 
 def test_a_run_that_is_not_judged_has_values_without_a_verdict(tmp_path):
     write_run(tmp_path, [record(status=None)], now=night(1), end=False)
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     (point,) = points_of(found, CASE_ID, "mi300x")
     assert point.status is None
     assert found.runs()[0].counts == {"not judged": 1}
@@ -187,7 +183,7 @@ def test_environments_are_had_by_their_references(tmp_path):
     new = make_environment(torch="2.10.0", variables={"A": "ß"})
     write_run(tmp_path, [record()], now=night(1))
     write_run(tmp_path, [record()], now=night(2), environment=new)
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     refs = [point.environment for point in points_of(found, CASE_ID, "mi300x")]
     assert found.environments([*refs, "ffffffff"]) == {
         reference(make_environment()): make_environment(),
@@ -203,7 +199,7 @@ def test_runs_say_how_they_ended_and_how_their_cases_stand(tmp_path):
     records = [record(), record(case_id="b", status=Status.REGRESSED), record(case_id="c")]
     second = write_run(tmp_path, records, now=night(2))
     first = write_run(tmp_path, now=night(1))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     one, two = found.runs()
     assert (one.run_id, one.cases, one.counts) == (run_id(first), 0, {})
     assert (two.run_id, two.cases, two.counts) == (run_id(second), 3, {"OK": 2, "REGRESSED": 1})
@@ -215,7 +211,7 @@ def test_runs_say_how_they_ended_and_how_their_cases_stand(tmp_path):
 def test_a_run_is_found_by_the_start_of_its_id(tmp_path):
     path = write_run(tmp_path, [record()], now=night(1))
     write_run(tmp_path, [record()], now=night(2))
-    assert opened(tmp_path).find(run_id(path)[:7]).path == path
+    assert Archive(tmp_path).find(run_id(path)[:7]).path == path
 
 
 def test_a_folder_that_is_not_there_is_a_history_of_nothing(tmp_path):
@@ -246,7 +242,7 @@ def test_torn_and_foreign_lines_are_left_out_and_told(tmp_path):
     lines = path.read_bytes().splitlines()
     broken = lines[1].replace(b'"iteration_s":[0.5', b'"iteration_s":["x"')
     path.write_bytes(b"\n".join([lines[0], b"rubbish \xff", broken, b"", *lines[2:], b'{"sch']))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert [case for case, _, _ in found.all_series()] == ["b"]
     told = found.problems
     assert [problem.partition(" cannot")[0] for problem in told[:3]] == [
@@ -261,7 +257,7 @@ def test_a_run_of_a_newer_schema_is_left_out_and_told(tmp_path):
     write_run(tmp_path, [record()], now=night(1))
     new = write_run(tmp_path, [record()], now=night(2))
     new.write_bytes(new.read_bytes().replace(b'"schema":1', b'"schema":7'))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert [point.time for point in points_of(found, CASE_ID, "mi300x")] == [night(1)]
     assert [run.started for run in found.runs()] == [night(1)]
     (problem,) = found.problems
@@ -273,7 +269,7 @@ def test_a_run_is_not_hidden_by_a_longer_file_with_its_id(tmp_path):
     real = write_run(tmp_path, [record()], now=night(2))
     forged = tmp_path / real.name.replace("mi300x", "mi325x")
     forged.write_bytes(2 * real.read_bytes())
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert sorted(run.name for run in found.runs()) == [real.name, forged.name]
     assert found.find(real.name).path == real
     assert found.problems == [f"{forged.name}: it has the same id as {real.name}; both count"]
@@ -283,7 +279,7 @@ def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path, monkeypatch):
     late = write_run(tmp_path, [record()], now="2026-03-02T00:00:01Z")
     write_run(tmp_path, [record()], now="2026-03-01T23:00:00Z")
     monkeypatch.setattr(history, "utc_now", lambda: "2026-03-01T00:00:00Z")
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert [run.started for run in found.runs()] == ["2026-03-01T23:00:00Z"]
     assert len(points_of(found, CASE_ID, "mi300x")) == 1
     assert found.problems == [
@@ -294,7 +290,7 @@ def test_a_run_that_is_yet_to_come_is_left_out_and_told(tmp_path, monkeypatch):
 def test_figures_beyond_every_clock_make_no_value(tmp_path):
     path = write_run(tmp_path, [record()], now=night(1))
     rewrite(path, times=[1.5e308, 1.7e308, 1.6e308])
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert [run.cases for run in found.runs()] == [0]
     assert points_of(found, CASE_ID, "mi300x") == []
 
@@ -304,7 +300,7 @@ def test_an_end_that_is_there_twice_is_the_later_one(tmp_path):
     *_, end = path.read_bytes().splitlines(keepends=True)
     first = end.replace(b'"exit_status":0', b'"exit_status":3')
     path.write_bytes(path.read_bytes().replace(end, first + end))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert [run.exit_status for run in found.runs()] == [0]
 
 
@@ -319,7 +315,7 @@ def test_an_end_that_is_there_twice_is_the_later_one(tmp_path):
 def test_names_of_no_day_or_no_text_are_left_out_and_told(tmp_path, name):
     write_run(tmp_path, [record()], now=night(1))
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).touch()
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert [run.started for run in found.runs()] == [night(1)]
     (problem,) = found.problems
     assert problem.encode().startswith(name.replace(b"\xff", b"?"))
@@ -330,7 +326,7 @@ def test_a_verdict_that_is_there_twice_is_the_later_one(tmp_path):
     *_, verdict = path.read_bytes().splitlines(keepends=True)
     with path.open("ab") as file:
         file.write(verdict.replace(b'"status":"OK"', b'"status":"SUSPECT"', 1))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     assert [run.counts for run in found.runs()] == [{"SUSPECT": 1}]
     assert [point.status for point in points_of(found, CASE_ID, "mi300x")] == [Status.SUSPECT]
 
@@ -351,7 +347,7 @@ def test_views_have_the_columns_that_are_told_of_them(tmp_path):
     line = {"schema": 1, "kind": "kernels", "run": run_id(path), "time": night(1)}
     with path.open("a") as file:
         file.write(json.dumps({**line, "case_id": CASE_ID, "kernels": kernels}) + "\n")
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     asked = "SELECT name, calls, total_s, steps FROM kernels"
     assert ask(found, asked).rows == [("gemm", 2.0, 0.25, 5), ("copy", 1.0, 0.5, 5)]
     text = (Path(__file__).parents[1] / "docs/history.md").read_text()
@@ -366,7 +362,7 @@ def test_views_have_the_columns_that_are_told_of_them(tmp_path):
 def test_views_hold_what_was_measured(tmp_path):
     bad = record(case_id="b", attempts=[make_attempt(fault=make_fault())], status=Status.ERROR)
     write_run(tmp_path, [record(0.25), bad], now=night(1))
-    found = opened(tmp_path)
+    found = Archive(tmp_path)
     points = "SELECT case_id, median_s, year(started) FROM points"
     assert ask(found, points).rows == [(CASE_ID, 0.25, 2026)]
     attempts = (
@@ -507,11 +503,11 @@ def test_a_file_that_has_not_changed_is_read_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "history"
     first = write_run(folder, [record()], now=night(1), packed=True)
-    before = opened(folder)
+    before = Archive(folder)
     seen = []
     read = archive.row_of
     monkeypatch.setattr(archive, "row_of", lambda *of: seen.append(of[0].path) or read(*of))
-    again = opened(folder)
+    again = Archive(folder)
     assert (again.runs(), list(again.all_series()), seen) == (
         before.runs(),
         list(before.all_series()),
@@ -519,16 +515,16 @@ def test_a_file_that_has_not_changed_is_read_once(tmp_path, monkeypatch):
     )
     assert ask(again, "SELECT run FROM points").rows == [(run_id(first),)]
     second = write_run(folder, [record()], now=night(2))
-    assert [run.path for run in opened(folder).runs()] == [first, second]
+    assert [run.path for run in Archive(folder).runs()] == [first, second]
     assert seen == [second]
     first.write_bytes(first.read_bytes() + b"x")
-    assert [run.path for run in opened(folder).runs()] == [second]
+    assert [run.path for run in Archive(folder).runs()] == [second]
 
 
 def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_run(tmp_path / "history", [record()], now=night(1))
-    before = opened(tmp_path / "history").runs()
+    before = Archive(tmp_path / "history").runs()
     (kept,) = (tmp_path / "cache").rglob("history/*.parquet")
     whole = kept.read_bytes()
     middle = len(whole) // 3
@@ -537,18 +533,18 @@ def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, monkeypatch):
     damaged = whole[:4] + b"\xff" * middle + whole[4 + middle :]
     for damage in (b"", b"{", whole[:-9], damaged, other.read_bytes()):
         kept.write_bytes(damage)
-        assert opened(tmp_path / "history").runs() == before
+        assert Archive(tmp_path / "history").runs() == before
 
 
 def test_an_archive_that_is_open_does_not_follow_its_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "history"
     write_run(folder, [record()], now=night(1))
-    opened(folder)
-    found = opened(folder)
+    Archive(folder)
+    found = Archive(folder)
     before = found.runs()
     write_run(folder, [record()], now=night(2))
-    opened(folder)
+    Archive(folder)
     assert found.runs() == before
     (kept,) = (tmp_path / "cache").rglob("history/*.parquet")
     kept.unlink()

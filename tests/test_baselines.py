@@ -265,14 +265,6 @@ def test_what_was_measured_has_processes_and_what_was_published_has_none(tmp_pat
     assert refusal(tmp_path, raw) == f": case {CASE_ID}: {problem}"
 
 
-def test_a_published_figure_is_written_as_it_is_read(tmp_path):
-    figure = Published(987.0, "a page", "another torch")
-    there = replace(make_baseline([]), provenance="published", published=figure)
-    file = load(tmp_path, "mi300x")
-    write(file, [BaselineChange(there.case_id, None, there)], make_hardware(), {})
-    assert load(tmp_path, "mi300x").published == {there.case_id: figure}
-
-
 def test_a_quarantine_leaves_published_figures_as_they_are(tmp_path):
     path = save(tmp_path, document(cases={"x": published()}))
     set_quarantine(load(tmp_path, KEY), "x", QUARANTINE)
@@ -432,12 +424,15 @@ def lasting(seconds, *, process=0, **fields):
     return make_attempt(process=process, measurement=measurement)
 
 
-def test_every_accepted_process_becomes_one_of_the_baseline():
-    attempts = [lasting(seconds, process=n) for n, seconds in enumerate((1.0, 2.0, 4.0))]
+def test_every_accepted_process_becomes_one_of_the_baseline_named_by_its_run_and_context():
+    attempts = [
+        lasting(seconds, process=n, context_id=f"context-{n}")
+        for n, seconds in enumerate((1.0, 2.0, 4.0))
+    ]
     (change,) = proposed(make_record(attempts=attempts))
     assert (change.case_id, change.old, change.why_not) == (CASE_ID, None, None)
-    assert change.new is not None
     assert [p.values["latency"] for p in change.new.processes] == [1.0, 2.0, 4.0]
+    assert [p.worker for p in change.new.processes] == [f"{RUN}/context-{n}" for n in range(3)]
     assert change.new.accepted == ACCEPTED
 
 
@@ -451,7 +446,6 @@ def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
     telemetry = make_telemetry(clock_mhz=2099.6, power_w=599.7)
     attempt = make_attempt(measurement=measurement, telemetry=telemetry)
     (change,) = proposed(make_record(attempts=[attempt]))
-    assert change.new is not None
     (process,) = change.new.processes
     assert process.values == {
         "latency": 0.3333667,
@@ -468,19 +462,11 @@ def test_what_is_kept_is_rounded_to_what_can_be_judged_by():
     assert (str(process.clock_mhz), str(process.power_w)) == ("2100.0", "600.0")
 
 
-def test_a_process_of_a_baseline_is_named_by_its_run_and_its_context():
-    attempts = [lasting(1.0), lasting(1.0, process=1, context_id="context-1")]
-    (change,) = proposed(make_record(attempts=attempts))
-    assert change.new is not None
-    assert [p.worker for p in change.new.processes] == [f"{RUN}/context-0", f"{RUN}/context-1"]
-
-
 def test_a_baseline_keeps_the_conditions_it_was_made_under_and_its_limits():
     case = make_case(limits=Limits(tolerance=0.02, spread=0.10), launch=Launch(ranks=2))
     (change,) = proposed(
         make_record(case=case), hardware=replace(make_hardware(), power_cap_w=None)
     )
-    assert change.new is not None
     assert change.new.conditions == {
         "ranks": 2,
         "launcher": "torchrun",
@@ -587,10 +573,8 @@ def test_whether_the_caches_that_choose_kernels_were_filled_is_a_condition(
 def test_a_baseline_keeps_the_caches_that_its_processes_found():
     known = {ENVIRONMENT: make_environment(caches={"miopen": "none"})}
     (change,) = proposed(make_record(), environments=known)
-    assert change.new is not None
     assert change.new.conditions["miopen_cache"] == "cold"
     (change,) = proposed(make_record(), environments={"other": known[ENVIRONMENT]})
-    assert change.new is not None
     assert "miopen_cache" not in change.new.conditions
 
 
@@ -600,7 +584,6 @@ def test_processes_that_found_different_caches_do_not_become_one_baseline():
     attempts = [replace(lasting(1.0, process=n), environment=ref) for n, ref in enumerate(caches)]
     (change,) = proposed(make_record(attempts=attempts), environments=known)
     assert change.against == "measured under miopen_cache cold and warm"
-    assert change.new is not None
     assert "miopen_cache" not in change.new.conditions
     assert change.new.conditions["power_cap_w"] == 750.0
 
@@ -815,13 +798,6 @@ def test_a_case_in_error_is_never_accepted(force):
     assert taken(changes, force=force) == []
 
 
-def test_values_that_are_noisy_are_not_taken_without_force():
-    measurement = make_measurement(iteration_s=[0.01, 0.05] * 10)
-    (change,) = changes = proposed(make_record(attempts=[make_attempt(measurement=measurement)]))
-    assert change.against == "iterations spread by 71%; the limit is 10%"
-    assert taken(changes) == []
-
-
 @pytest.mark.parametrize("status", list(Status))
 def test_what_its_own_run_doubted_is_not_taken_without_force(status):
     verdicts = [
@@ -934,7 +910,6 @@ def test_only_what_most_processes_decide_can_creep():
         attempt = lasting(1.0, peak_memory_bytes=needed, **seen)
         record = make_record(attempts=[replace(attempt, telemetry=make_telemetry())])
         (change,) = proposed(record)
-        assert change.new is not None
         assert change.new.processes[0].values["memory"] == needed
         assert change.new.began.keys() == {"latency", "throughput", "sustained", *names}
 
@@ -1270,7 +1245,6 @@ def test_kernels_of_a_baseline_are_those_of_its_values(old, new, status, kept):
     record = replace(make_record(status=status), kernels=new)
     current = held_against(-4.6, kernels=old) if old else None
     (change,) = proposed(record, current=current)
-    assert change.new is not None
     assert change.new.kernels == kept
 
 

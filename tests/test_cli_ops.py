@@ -14,7 +14,7 @@ from golden import golden
 from standins.worker import gpus, held_class
 
 import bench_lib
-from bench_lib.cli import main, ops
+from bench_lib.cli import ops
 from bench_lib.launch.faults import CaseFault, LaunchError
 from bench_lib.launch.profiled import Profiled
 from bench_lib.storage import history
@@ -365,17 +365,14 @@ def test_the_page_names_every_operator_and_flag(run):
 # ---- for real ---------------------------------------------------------------------------
 
 
-def test_a_product_is_measured_on_this_machine(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_product_is_measured_on_this_machine(cli, monkeypatch):
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "-1")
     monkeypatch.setenv("BENCH_LIB_PRELOAD", "torch")
     words = "--op gemm --input1-dim 32-32-32 --layout TN --num-iters 3 --json"
-    monkeypatch.setattr("sys.argv", ["bench-lib", "ops", *words.split()])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    (row,) = document_in(capsys.readouterr().out)["rows"]
+    answer = cli("ops", *words.split())
+    assert answer.status == 0
+    (row,) = answer.json["rows"]
     assert row["finite"] is True
     assert row["cosine"] == pytest.approx(1)
     assert row["tflop_per_s"] > 0

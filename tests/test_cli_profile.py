@@ -14,7 +14,6 @@ import pytest
 from builders import make_case, make_environment, make_hardware
 from command import Printed, ran
 from golden import golden
-from hypothesis import strategies as st
 from standins.rocm.profilers import install
 from tracefiles import copy, iteration, kernel, launch, on_rocm, operation, write
 
@@ -520,14 +519,3 @@ def test_a_folder_with_nothing_to_compare_is_refused(profile, tmp_path):
     assert "holds no kernels.json" in profile("--diff", good, "empty").err
     write(tmp_path / "empty", STEPS, "trace_rank0.json.gz")
     assert profile("--diff", good, "empty").status == 0
-
-
-names = st.sampled_from([CONV, GEMM, "a", "", "void at::native::x<1>(int)", "_ZN", "Memcpy HtoD"])
-times = st.floats(0, 1e3, allow_subnormal=False)
-tables = st.builds(
-    KernelTable,
-    st.text(max_size=5),
-    st.integers(1, 10),
-    st.lists(st.builds(Kernel, names | st.text(max_size=9), times, times), max_size=6),
-    st.none() | times,
-)

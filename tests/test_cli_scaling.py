@@ -270,17 +270,8 @@ def test_a_network_scales_weakly_over_all_gpus(run):
 
 
 def test_ranks_are_as_asked_for_and_one_besides(run):
-    answer = run(
-        "network",
-        "--network",
-        "resnet50",
-        "--ranks",
-        "4,2",
-        "--strong",
-        "--batch-size",
-        "32",
-        devices=GPUS,
-    )
+    words = "network --network resnet50 --ranks 4,2 --strong --batch-size 32"
+    answer = run(*words.split(), devices=GPUS)
     stem = NET.replace("b64", "b32")
     assert answer.measured == [stem, f"{stem}-x2-strong", f"{stem}-x4-strong"]
 
@@ -293,15 +284,8 @@ def test_on_a_cpu_ranks_are_processes_on_its_cores(run):
 
 
 def test_a_rank_that_lags_is_named(run):
-    answer = run(
-        "network",
-        "--network",
-        "resnet50",
-        "--ranks",
-        "4",
-        per_rank=[1.0, 1.0, 1.1, 1.0],
-        devices=GPUS,
-    )
+    words = ("network", "--network", "resnet50", "--ranks", "4")
+    answer = run(*words, per_rank=[1.0, 1.0, 1.1, 1.0], devices=GPUS)
     assert answer.said(f"{NET}-x4: ") == f"{NET}-x4: rank 2 takes 10.0% longer than the others"
 
 
@@ -310,18 +294,9 @@ def test_a_rank_that_lags_is_named(run):
 
 def test_repeats_are_processes_of_their_own_and_tell_the_interval(run, tmp_path):
     shaken = [[0.0104] * 20, [0.0100] * 20, [0.0102] * 20]
-    answer = run(
-        "network",
-        "--network",
-        "resnet50",
-        "--ranks",
-        "2",
-        "--processes",
-        "3",
-        "--json",
-        script={NET: shaken, f"{NET}-x2": steps(0.0106)},
-        devices=GPUS,
-    )
+    script = {NET: shaken, f"{NET}-x2": steps(0.0106)}
+    words = "network --network resnet50 --ranks 2 --processes 3 --json"
+    answer = run(*words.split(), script=script, devices=GPUS)
     attempts = the_run(tmp_path).records[NET].attempts
     assert [a.process for a in attempts] == [0, 7, 8]
     assert not any(a.confirms for a in attempts)

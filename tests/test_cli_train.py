@@ -74,7 +74,6 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 def record_of(measurement, **fields):
-    """Return a record of one measurement."""
     return make_record(attempts=[make_attempt(measurement=measurement)], **fields)
 
 
@@ -95,6 +94,8 @@ def test_a_line_a_step_and_three_figures_below(run, tmp_path):
     records = the_run(tmp_path).records
     assert set(records) == {TOGETHER, FIXED, INPUT}
     assert records[FIXED].nodeid == f"bench-lib/train-cifar100::{FIXED}"
+    assert records[FIXED].case.sampling.max_iterations == 200
+    assert run.told["variables"] == {}
 
 
 def test_on_a_cpu_fp16_has_to_be_asked_for(run):
@@ -103,17 +104,10 @@ def test_on_a_cpu_fp16_has_to_be_asked_for(run):
     ]
 
 
-def test_so_many_steps_are_rounds_of_the_loaders_processes(run, tmp_path):
-    run("cifar100", items_per_step=1024)
-    records = the_run(tmp_path).records
-    sampling = records[TOGETHER].case.sampling
-    assert (sampling.iterations, sampling.max_iterations) == (5, 5)
-    assert records[FIXED].case.sampling.max_iterations == 200
-
-
 @pytest.mark.parametrize(
     ("words", "iterations"),
     [
+        ("", 5),  # each a round of the loader's four processes
         ("--feed device", 20),
         ("--workers 0", 20),
         ("--max-steps 7 --workers 2", 4),
@@ -285,16 +279,10 @@ def test_the_ranks_of_a_launch_are_those_of_the_case(run, monkeypatch, words, ra
     assert {id_.rpartition("-x")[2] for id_ in answer.measured} == {str(ranks)}
 
 
-def test_generated_data_needs_no_variable(run):
-    run("cifar100", items_per_step=1024)
-    assert run.told["variables"] == {}
-
-
 # ---- CIFAR-10's table ---------------------------------------------------------------------
 
 
 def id_of(ranks: int) -> str:
-    """Return the id of a column's case."""
     return "cifar10-resnet50-b32-fp32-eager-device-e10" + (f"-x{ranks}" if ranks > 1 else "")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import builders
@@ -26,7 +24,7 @@ CPU = Setting(torch.device("cpu"))
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _one_thread():
     with one_thread():
         yield
 
@@ -48,9 +46,7 @@ def seen_in(workload: Workload) -> list[tuple[str, int]]:
     return seen.numbers
 
 
-def test_the_planted_kernel_is_one_more_at_the_end_and_as_long_as_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_planted_kernel_is_one_more_at_the_end_and_as_long_as_asked(monkeypatch):
     monkeypatch.delenv("HELD_OUT_SECONDS", raising=False)
     monkeypatch.setattr(network, "kernel_s", lambda numbers: len(numbers) * 1e-9 + 1e-7)
     before = seen_in(network.decode(CPU, compile_mode="eager", **TINY))
@@ -64,23 +60,21 @@ def test_the_planted_kernel_is_one_more_at_the_end_and_as_long_as_asked(
     assert numerics.agreement == 1
 
 
-def test_in_a_graph_lie_the_step_and_the_kernel_and_memory_is_given_back_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_a_graph_lie_the_step_and_the_kernel_and_memory_is_given_back_first(monkeypatch):
     did: list[str] = []
 
     class Graph:
-        def __init__(self, step: Any, *, again: int) -> None:
+        def __init__(self, step, *, again):
             self.step = step
 
-        def choose(self) -> None:
+        def choose(self):
             did.append("choose")
 
-        def __call__(self) -> Any:
+        def __call__(self):
             did.append("replay")
             return self.step()
 
-        def release(self) -> None:
+        def release(self):
             did.append("release")
 
     monkeypatch.setattr(network, "Recorded", Graph)
@@ -104,22 +98,18 @@ def test_in_a_graph_lie_the_step_and_the_kernel_and_memory_is_given_back_first(
         ("OK", [], False, False),
     ],
 )
-def test_a_planted_kernel_is_found_and_named_or_not(
-    status: str, blamed: list[str], found: bool, named: bool
-) -> None:
+def test_a_planted_kernel_is_found_and_named_or_not(status, blamed, found, named):
     record = {"status": status, "ratio": 1.0123, "reason": "why", "blamed": blamed}
     said = held_out.verdict_on(record)
     assert (said["is_found"], said["is_named"]) == (found, named)
     assert (said["per_cent"], said["kernels"], said["reason"]) == (1.23, blamed, "why")
 
 
-def test_one_per_cent_of_the_accepted_step_is_planted_and_judged(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_per_cent_of_the_accepted_step_is_planted_and_judged(monkeypatch, tmp_path, capsys):
     did: list[Any] = []
     record = {"status": "REGRESSED", "ratio": 1.01, "reason": "", "blamed": ["other: sin_"]}
 
-    def at_once(runs: list[Any], _out: Path) -> list[dict[str, Any]]:
+    def at_once(runs, _out):
         did.extend(runs)
         return [{"cases": {"the case": record}}]
 
@@ -150,17 +140,13 @@ def test_one_per_cent_of_the_accepted_step_is_planted_and_judged(
     ],
 )
 def test_pairs_find_what_the_reference_calls_slower_and_not_what_the_baseline_does(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    answers: list[str | None],
-    is_enough: bool,
-) -> None:
+    monkeypatch, tmp_path, capsys, answers, is_enough
+):
     device = builders.make_hardware()
     runs: list[Any] = []
     cases = {str(i): {"status": "REGRESSED", "answer": each} for i, each in enumerate(answers)}
 
-    def accept(_runs: Any, out: Path) -> None:
+    def accept(_runs, out):
         builders.accept(out / "baselines", device, "alpha")
 
     monkeypatch.setattr(held_out, "at_once", lambda some, _out: runs.extend(some))
@@ -180,7 +166,7 @@ def test_pairs_find_what_the_reference_calls_slower_and_not_what_the_baseline_do
     assert (last["asked"], last["found"]) == (len(answers), answers.count("REGRESSED"))
 
 
-def test_the_planted_cases_can_be_read_and_the_gates_is_a_graph() -> None:
+def test_the_planted_cases_can_be_read_and_the_gates_is_a_graph():
     tiers = read_matrix(held_out.DECODE, tables({}))
     (gate,), (smoke,) = tiers["gate"], tiers["smoke"]
     assert (gate.params["network"], gate.params["compile_mode"]) == ("llama-3.1-8b", "graph")

@@ -30,7 +30,7 @@ def process(
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Path:
+def proc(tmp_path):
     process(tmp_path, 10, 1, user=3 * TICKS, system=TICKS, kb=1000)
     process(tmp_path, 30, 20, user=TICKS, kb=10)
     process(tmp_path, 20, 10, system=2 * TICKS, kb=100)
@@ -39,22 +39,22 @@ def proc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_child_that_ended_counts_for_who_waited_for_it(tmp_path: Path) -> None:
+def test_a_child_that_ended_counts_for_who_waited_for_it(tmp_path):
     process(tmp_path, 10, 1, user=TICKS, ended=2 * TICKS)
     assert host.cpu_s([10], tmp_path) == 3.0
 
 
-def test_a_family_is_a_process_and_all_that_descend_from_it(proc: Path) -> None:
+def test_a_family_is_a_process_and_all_that_descend_from_it(proc):
     assert host.family(proc, 10) == [10, 20, 30]
     assert host.family(proc, 40) == [40]
 
 
-def test_a_familys_figures_are_summed(proc: Path) -> None:
+def test_a_familys_figures_are_summed(proc):
     assert host.peak_bytes(host.family(proc, 10), proc) == 1110 * 1024
     assert host.cpu_s(host.family(proc, 10), proc) == 7.0
 
 
-def test_each_thread_has_waited_for_a_cpu_of_its_own(tmp_path: Path) -> None:
+def test_each_thread_has_waited_for_a_cpu_of_its_own(tmp_path):
     for thread, counts in {"7": "900 1500000000 12", "8": "5 250000000 1", "9": ""}.items():
         folder = tmp_path / "self/task" / thread
         folder.mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_each_thread_has_waited_for_a_cpu_of_its_own(tmp_path: Path) -> None:
     assert host.waits_s(tmp_path / "nothing") == {}
 
 
-def test_this_process_has_figures_of_its_own() -> None:
+def test_this_process_has_figures_of_its_own():
     block = bytearray(b"x" * 2**26)
     high = host.peak_bytes(host.family())
     del block

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -73,14 +73,14 @@ def case(factory: str, *, time_limit_s: float = LONG_S, **params: Any) -> Case:
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
+def zygote():
     with contextlib.closing(Zygote(environment=ENVIRONMENT)) as zygote:
         zygote.wait()
         yield zygote
 
 
 @pytest.fixture
-def context(zygote: Zygote) -> Iterator[WorkerProcess]:
+def context(zygote):
     with fresh_context(zygote) as context:
         yield context
 
@@ -94,14 +94,13 @@ def fault_of(context: WorkerProcess, case: Case) -> Any:
 # --- contexts ------------------------------------------------------------------------------
 
 
-def test_a_zygote_tells_the_versions_of_what_is_measured(zygote: Zygote) -> None:
+def test_a_zygote_tells_the_versions_of_what_is_measured(zygote):
     assert zygote.versions["torch"] == torch.__version__
-    assert zygote.versions["torchvision"] is not None
     assert zygote.versions["torchvision"].startswith(version("torchvision").partition("+")[0])
     assert zygote.versions["python"] == sys.version.split()[0]
 
 
-def test_every_fork_is_a_process_and_a_context_of_its_own(zygote: Zygote) -> None:
+def test_every_fork_is_a_process_and_a_context_of_its_own(zygote):
     contexts = [zygote.fork() for _ in range(3)]
     measured = [context.measure(case("well")) for context in contexts]
     assert len({os.getpid(), *(context.pid for context in contexts)}) == 4
@@ -112,13 +111,13 @@ def test_every_fork_is_a_process_and_a_context_of_its_own(zygote: Zygote) -> Non
     assert all_gone(*(context.pid for context in contexts))
 
 
-def test_a_context_says_what_it_opened(context: WorkerProcess) -> None:
+def test_a_context_says_what_it_opened(context):
     assert context.device.type == "cpu"
     assert context.threads == 2
     assert context.cudnn is None
 
 
-def test_a_context_says_how_long_its_case_still_takes(context: WorkerProcess) -> None:
+def test_a_context_says_how_long_its_case_still_takes(context):
     entered: list[tuple[str, float | None]] = []
     request = MeasureRequest(enter=lambda phase, left_s: entered.append((phase, left_s)))
     context.measure(case("well"), request)
@@ -126,7 +125,7 @@ def test_a_context_says_how_long_its_case_still_takes(context: WorkerProcess) ->
     assert told == ["warm-up", "give way", "measure"]
 
 
-def test_a_network_is_measured_from_end_to_end(context: WorkerProcess) -> None:
+def test_a_network_is_measured_from_end_to_end(context):
     params: dict[str, Param] = {"network": "squeezenet1_1", "batch_size": 2, "image_size": 32}
     measured = context.measure(Case("squeezed", "network", params, sampling=AT_ONCE))
     assert measured.case_id == "squeezed"
@@ -134,20 +133,17 @@ def test_a_network_is_measured_from_end_to_end(context: WorkerProcess) -> None:
     assert min(measured.iteration_s) > 0
     assert measured.window_s[1] - measured.window_s[0] == measured.wall_s
     assert (measured.items_per_step, measured.item) == (2, "img")
-    assert measured.numerics is not None
     assert (measured.numerics.finite, measured.numerics.max_abs_diff) == (True, 0.0)
     assert measured.flops_per_step is not None
     assert (measured.compile_s, measured.peak_memory_bytes) == (None, None)
 
 
-def test_the_environment_of_a_zygote_is_that_of_its_cases(context: WorkerProcess) -> None:
+def test_the_environment_of_a_zygote_is_that_of_its_cases(context):
     context.measure(case("told", variable="HIP_VISIBLE_DEVICES", value="-1"))
     context.measure(case("told", variable="PATH", value=os.environ["PATH"]))
 
 
-def test_handed_choices_reach_the_compiler_of_their_case_alone(
-    context: WorkerProcess,
-) -> None:
+def test_handed_choices_reach_the_compiler_of_their_case_alone(context):
     kept = os.environ.get("TRITON_CACHE_DIR", "")
     chosen = {"XBLOCK": 512, "num_warps": 8}
     draw = Choices({"triton_poi_fused_0": Choice("a" * 64, chosen)})
@@ -157,7 +153,7 @@ def test_handed_choices_reach_the_compiler_of_their_case_alone(
     context.measure(case("told", variable="TRITON_CACHE_DIR", value=kept or None))
 
 
-def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context: WorkerProcess) -> None:
+def test_a_worker_finds_bench_lib_and_not_what_lies_beside_it(context):
     beside = str(Path(module.__file__).parents[2])
     fault = fault_of(context, case("told", variable="PYTHONPATH", value="?"))
     ours, tests = fault.message.split("'")[1].split(os.pathsep)
@@ -176,9 +172,7 @@ sys.meta_path.append(Finder)
 """As setuptools makes one for an editable install."""
 
 
-def test_another_environment_takes_from_our_folders_only_what_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_environment_takes_from_our_folders_only_what_it_lacks(tmp_path, monkeypatch):
     venv.create(tmp_path / "accepted", with_pip=False, symlinks=True)
     (installed,) = (tmp_path / "accepted").glob("lib/python*/site-packages")
     beneath = "; ".join(f"site.addsitedir({path!r})" for path in site.getsitepackages())
@@ -219,19 +213,17 @@ def test_another_environment_takes_from_our_folders_only_what_it_lacks(
     ]
 
 
-def test_a_skip_gives_the_reason_and_keeps_the_context(context: WorkerProcess) -> None:
+def test_a_skip_gives_the_reason_and_keeps_the_context(context):
     with pytest.raises(CaseSkipped, match=r"^no such arithmetic here$"):
         context.measure(case("unsupported"))
     assert context.measure(case("well")).context_id == context.name
 
 
-def test_another_context_has_its_turn_before_each_measured_stretch(
-    zygote: Zygote, context: WorkerProcess
-) -> None:
+def test_another_context_has_its_turn_before_each_measured_stretch(zygote, context):
     companion = zygote.fork()
     turns: list[int] = []
 
-    def give_way() -> None:
+    def give_way():
         companion.take_turn()
         turns.append(companion.pid)
 
@@ -243,9 +235,7 @@ def test_another_context_has_its_turn_before_each_measured_stretch(
     companion.close()
 
 
-def test_a_companion_that_does_not_answer_is_ended(
-    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_companion_that_does_not_answer_is_ended(zygote, monkeypatch):
     monkeypatch.setattr(module, "TURN_LIMIT_S", 0.2)
     companion = zygote.fork()
     os.kill(companion.pid, signal.SIGSTOP)
@@ -259,7 +249,7 @@ def test_a_companion_that_does_not_answer_is_ended(
 # --- looking into -------------------------------------------------------------------------
 
 
-def test_a_context_tells_what_a_step_is_made_of(context: WorkerProcess) -> None:
+def test_a_context_tells_what_a_step_is_made_of(context):
     seen = context.profile(case("parallel"))
     calls = {kernel.name: kernel.calls for kernel in seen.kernels}
     assert (seen.source, seen.busy_s) == ("torch.profiler, CPU", None)
@@ -283,7 +273,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("factory", FAULTS)
-def test_a_fault_stays_in_its_case(zygote: Zygote, factory: str) -> None:
+def test_a_fault_stays_in_its_case(zygote, factory):
     kind, message, output = FAULTS[factory]
     params = {"phase": "first step"} if factory == "raising" else {}
     limit_s = 1.5 if factory == "hanging" else LONG_S
@@ -298,7 +288,7 @@ def test_a_fault_stays_in_its_case(zygote: Zygote, factory: str) -> None:
     after.close()
 
 
-def test_last_output_is_that_of_the_case_alone(context: WorkerProcess) -> None:
+def test_last_output_is_that_of_the_case_alone(context):
     context.measure(case("talking", lines=5, fails=False))
     fault = fault_of(context, case("talking", lines=60, fails=True))
     lines = fault.last_output.splitlines()
@@ -307,9 +297,7 @@ def test_last_output_is_that_of_the_case_alone(context: WorkerProcess) -> None:
     assert lines[-1] == "the library's last \N{REPLACEMENT CHARACTER} word"
 
 
-def test_an_exception_shows_the_users_frames_and_its_message_in_eight_lines(
-    context: WorkerProcess,
-) -> None:
+def test_an_exception_shows_the_users_frames_and_its_message_in_eight_lines(context):
     fault = fault_of(context, case("deep"))
     head, *frames, message = fault.last_output.splitlines()
     assert len(frames) == 6, fault.last_output
@@ -325,17 +313,15 @@ def test_an_exception_shows_the_users_frames_and_its_message_in_eight_lines(
     assert head == "Traceback (most recent call last):"
 
 
-def test_an_exception_without_a_frame_of_the_users_shows_the_last_frames(
-    context: WorkerProcess,
-) -> None:
+def test_an_exception_without_a_frame_of_the_users_shows_the_last_frames(context):
     lines = fault_of(context, case("absent")).last_output.splitlines()
     assert any(line.lstrip().startswith("File") for line in lines)
     assert len(lines) <= 8
     assert "absent" in lines[-1]
 
 
-def test_an_exception_is_shown_with_its_cause() -> None:
-    def load() -> None:
+def test_an_exception_is_shown_with_its_cause():
+    def load():
         try:
             Path("/nowhere").read_text()
         except OSError as error:
@@ -349,9 +335,7 @@ def test_an_exception_is_shown_with_its_cause() -> None:
 
 
 @pytest.mark.parametrize("then", ["hang", "end", "go on"])
-def test_what_a_case_started_ends_with_its_context(
-    zygote: Zygote, tmp_path: Path, then: str
-) -> None:
+def test_what_a_case_started_ends_with_its_context(zygote, tmp_path, then):
     context = zygote.fork()
     pids = tmp_path / "pids"
     order = case("starting_others", time_limit_s=1.5, pids=str(pids), then=then)
@@ -377,9 +361,7 @@ def test_what_a_case_started_ends_with_its_context(
         (b'{"left_s": "long"}\n', "Expected `float | null`, got `str`"),
     ],
 )
-def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
-    zygote: Zygote, line: bytes, words: str
-) -> None:
+def test_an_answer_that_is_none_is_a_fault_of_the_protocol(zygote, line, words):
     real = zygote.fork()
     ours, theirs = socket.socketpair()
     greeting = {"device": {"type": "cpu", "name": "x"}}
@@ -410,7 +392,7 @@ def test_an_answer_that_is_none_is_a_fault_of_the_protocol(
         (OSError(errno.ENOENT, "No such file or directory"), "exception"),
     ],
 )
-def test_running_out_of_memory_is_told_from_other_errors(error: Exception, kind: str) -> None:
+def test_running_out_of_memory_is_told_from_other_errors(error, kind):
     assert kind_of(error) == kind
 
 
@@ -427,21 +409,19 @@ def test_running_out_of_memory_is_told_from_other_errors(error: Exception, kind:
         (-99, "the worker was killed by signal 99"),
     ],
 )
-def test_an_exit_code_is_put_into_words(code: int | None, words: str) -> None:
+def test_an_exit_code_is_put_into_words(code, words):
     assert how_it_ended(code) == words
 
 
 # --- the zygote itself ---------------------------------------------------------------------
 
 
-def test_nobody_but_its_user_reaches_a_runner(zygote: Zygote) -> None:
+def test_nobody_but_its_user_reaches_a_runner(zygote):
     assert zygote.logs.stat().st_mode & 0o777 == 0o700
     assert (zygote.logs / SERVED).is_socket()
 
 
-def test_who_calls_and_is_not_waited_for_is_hung_up_on(
-    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_calls_and_is_not_waited_for_is_hung_up_on(zygote, monkeypatch):
     monkeypatch.setenv(LOGS_VARIABLE, str(zygote.logs))
     wrong, brief = connect(hello="context-0", pid=NOBODY), connect()
     brief.close()
@@ -465,7 +445,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_stopped_zygote_whose_runner_is_killed_goes_and_takes_its_folder_along() -> None:
+def test_a_stopped_zygote_whose_runner_is_killed_goes_and_takes_its_folder_along():
     program = STOPPED_AND_LEFT.format(brief=dict(BRIEF))
     done = subprocess.run(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=False
@@ -475,7 +455,7 @@ def test_a_stopped_zygote_whose_runner_is_killed_goes_and_takes_its_folder_along
     assert not Path(folder).exists()
 
 
-def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
+def test_a_zygote_ends_nobody_but_its_own_children(zygote):
     somebody = subprocess.Popen(["sleep", "3600"])
     zygote.end(somebody.pid)
     zygote.fork().close()  # orders are obeyed one after the other
@@ -484,7 +464,7 @@ def test_a_zygote_ends_nobody_but_its_own_children(zygote: Zygote) -> None:
     assert somebody.wait() == -signal.SIGKILL
 
 
-def test_a_closed_zygote_leaves_neither_processes_nor_files() -> None:
+def test_a_closed_zygote_leaves_neither_processes_nor_files():
     with contextlib.closing(
         Zygote(environment=BRIEF, command_prefix=["env", "PREFIX=seen"])
     ) as zygote:
@@ -503,9 +483,7 @@ def program(folder: Path, name: str, script: str) -> str:
     return str(path)
 
 
-def test_a_container_is_told_everything_on_its_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_is_told_everything_on_its_command_line(tmp_path, monkeypatch):
     monkeypatch.setenv("OURS_ALONE", "1")
     container = program(tmp_path, "container", 'exec env -i "$@"')
     environment = {**BRIEF, "GIVEN": "a b=c"}
@@ -522,7 +500,7 @@ def test_a_container_is_told_everything_on_its_command_line(
     assert not folder.exists()
 
 
-def test_a_killed_zygote_takes_its_contexts_along_and_is_named() -> None:
+def test_a_killed_zygote_takes_its_contexts_along_and_is_named():
     with contextlib.closing(Zygote(environment=BRIEF)) as zygote:
         context = zygote.fork()
         os.kill(zygote._process.pid, signal.SIGKILL)
@@ -588,9 +566,7 @@ def forking(
         ([EXPENSIVE] * 8, 8),
     ],
 )
-def test_a_context_with_expensive_launches_is_ended_and_another_drawn(
-    monkeypatch: pytest.MonkeyPatch, excesses: list[float | None], taken: int
-) -> None:
+def test_a_context_with_expensive_launches_is_ended_and_another_drawn(monkeypatch, excesses, taken):
     zygote, forked = forking(monkeypatch, excesses)
     context: object = zygote.fork()
     assert len(forked) == taken
@@ -598,9 +574,7 @@ def test_a_context_with_expensive_launches_is_ended_and_another_drawn(
     assert [drawn.waited_for for drawn in forked] == [True] * (taken - 1) + [False]
 
 
-def test_after_two_futile_rounds_contexts_are_taken_as_they_come(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_after_two_futile_rounds_contexts_are_taken_as_they_come(monkeypatch):
     futile = [EXPENSIVE] * MOST_TRIES
     zygote, forked = forking(monkeypatch, [*futile, *futile, EXPENSIVE, EXPENSIVE, CHEAP])
     numbers = []
@@ -611,7 +585,7 @@ def test_after_two_futile_rounds_contexts_are_taken_as_they_come(
     assert numbers == [8, 16, 17, 18, 19]
 
 
-def test_a_context_that_says_of_itself_that_launches_are_expensive_is_ended(tmp_path: Path) -> None:
+def test_a_context_that_says_of_itself_that_launches_are_expensive_is_ended(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "from bench_lib.worker import launches\n"
@@ -657,7 +631,7 @@ def trial_says(folder: Path, answer: str) -> dict[str, str]:
     return {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(folder), str(HERE)])}
 
 
-def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path: Path) -> None:
+def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path):
     environment = trial_says(tmp_path, "True")
     environment[PRELOAD_VARIABLE] = "compiler"
     with contextlib.closing(Zygote(environment=environment)) as zygote:
@@ -667,9 +641,7 @@ def test_a_context_is_born_with_the_compiler_where_a_child_opens_a_gpu(tmp_path:
     assert all_gone(zygote._process.pid, context.pid)
 
 
-def test_a_zygote_whose_children_are_disturbed_by_the_compiler_starts_over_without(
-    tmp_path: Path,
-) -> None:
+def test_a_zygote_whose_children_are_disturbed_by_the_compiler_starts_over_without(tmp_path):
     environment = trial_says(tmp_path, f"{COMPILER!r} not in sys.modules")
     environment[PRELOAD_VARIABLE] = "compiler"
     with (
@@ -684,13 +656,9 @@ def test_a_zygote_whose_children_are_disturbed_by_the_compiler_starts_over_witho
 
 @pytest.mark.parametrize(("parents", "code"), [([7, 7], 1), ([7, 1], 0)])
 def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    parents: list[int],
-    code: int,
-) -> None:
-    def connect() -> None:
+    monkeypatch, capsys, tmp_path, parents, code
+):
+    def connect():
         raise ConnectionRefusedError("nobody there")
 
     logs = tmp_path / "logs"
@@ -719,18 +687,15 @@ def test_a_zygote_that_reaches_no_runner_leaves_its_log_to_one_that_lives(
     ],
 )
 def test_whether_a_child_opens_a_gpu_is_tried_and_no_child_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    opening: Any,
-    opens: bool,
-) -> None:
+    monkeypatch, capfd, opening, opens
+):
     monkeypatch.setattr(worker_device, "open_device", opening)
     if opening is signal.pause:
         monkeypatch.setattr(worker, "TRIAL_S", 0.05)
     children: list[int] = []
     fork = os.fork
 
-    def noting() -> int:
+    def noting():
         children.append(fork())
         return children[-1]
 
@@ -751,7 +716,7 @@ context.measure(Case("x", "faulty:starting_others", {"pids": sys.argv[3], "then"
 """
 
 
-def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
+def test_shared_workers_serve_one_process_after_another(tmp_path):
     with contextlib.closing(Zygote(environment=BRIEF, is_shared=True)) as own:
         pids = []
         for _ in range(2):
@@ -760,7 +725,6 @@ def test_shared_workers_serve_one_process_after_another(tmp_path: Path) -> None:
                 pids.append(context.pid)
                 assert len(context.measure(case("well")).iteration_s) == 2
             assert all_gone(pids[-1])
-            assert own._process is not None
             assert own._process.poll() is None
         words = [*map(str, own.joint), str(tmp_path / "pids")]
         path = {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -789,7 +753,7 @@ time.sleep(3600)
 """
 
 
-def test_shared_workers_do_not_outlive_a_starter_that_is_killed(tmp_path: Path) -> None:
+def test_shared_workers_do_not_outlive_a_starter_that_is_killed(tmp_path):
     starter = subprocess.Popen(
         [sys.executable, "-c", SHARING],
         env={**os.environ, **BRIEF, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -798,7 +762,6 @@ def test_shared_workers_do_not_outlive_a_starter_that_is_killed(tmp_path: Path) 
         text=True,
     )
     with starter:
-        assert starter.stdout is not None
         zygote = int(starter.stdout.readline())
         assert not is_gone(zygote)
         starter.kill()
@@ -815,16 +778,14 @@ def refusal(**arguments: Any) -> str:
     return str(raised.value)
 
 
-def test_an_interpreter_that_is_not_there_is_named() -> None:
+def test_an_interpreter_that_is_not_there_is_named():
     assert refusal(python="/nowhere/python") == (
         "cannot start a worker with /nowhere/python: No such file or directory; "
         "it must be a Python interpreter with torch and torchvision"
     )
 
 
-def test_a_full_temporary_folder_is_named_with_the_cure(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_full_temporary_folder_is_named_with_the_cure(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with no_file_beyond(0):
         words = refusal(environment=ENVIRONMENT)
@@ -835,7 +796,7 @@ def test_a_full_temporary_folder_is_named_with_the_cure(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interpreter_without_torch_is_told_with_a_remedy(tmp_path: Path) -> None:
+def test_an_interpreter_without_torch_is_told_with_a_remedy(tmp_path):
     python = program(tmp_path, "python", f'exec "{sys.executable}" -S "$@"')
     nothing = {"PYTHONPATH": ""}
     assert refusal(python=python, environment=nothing) == (
@@ -848,16 +809,14 @@ def test_an_interpreter_without_torch_is_told_with_a_remedy(tmp_path: Path) -> N
     )
 
 
-def test_a_worker_that_ends_at_once_is_told_with_its_last_output(tmp_path: Path) -> None:
+def test_a_worker_that_ends_at_once_is_told_with_its_last_output(tmp_path):
     python = program(tmp_path, "python", "echo a broken library >&2; exit 7")
     assert refusal(python=python) == (
         "the worker ended with exit status 7; its last output:\na broken library"
     )
 
 
-def test_a_worker_that_never_answers_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_never_answers_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "START_LIMIT_S", 0.5)
     pid = tmp_path / "pid"
     python = program(tmp_path, "python", f'echo $$ > "{pid}"; exec sleep 3600')
@@ -865,9 +824,7 @@ def test_a_worker_that_never_answers_is_ended(
     assert all_gone(int(pid.read_text()))
 
 
-def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_cannot_be_opened_is_told_with_the_last_output(tmp_path, monkeypatch):
     hangs = tmp_path / "hangs"
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time, torch\n"

@@ -20,8 +20,8 @@ Installer = Callable[..., dict[str, str]]
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> Installer:
-    def make(*names: str) -> dict[str, str]:
+def installed(tmp_path):
+    def make(*names):
         for name in names:
             (tmp_path / name).touch(0o755)
         return {"PATH": str(tmp_path)}
@@ -30,7 +30,7 @@ def installed(tmp_path: Path) -> Installer:
 
 
 @pytest.fixture(autouse=True)
-def _as_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_somebody(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 
@@ -42,7 +42,7 @@ def words(command: LaunchCommand) -> list[str]:
 # --- which one -----------------------------------------------------------------------------
 
 
-def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another() -> None:
+def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another():
     assert command_for(4, python="/py", environ={}) == LaunchCommand(
         "torchrun",
         ("/py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"),
@@ -52,12 +52,12 @@ def test_ranks_are_started_by_torchrun_where_nobody_asked_for_another() -> None:
     )
 
 
-def test_torchrun_starts_the_ranks_itself_where_it_has_options() -> None:
+def test_torchrun_starts_the_ranks_itself_where_it_has_options():
     made = command_for(2, "torchrun --max-restarts 0", python="/py", environ={})
     assert (made.words[-2:], made.forks) == (("--max-restarts", "0"), None)
 
 
-def test_what_is_asked_for_comes_before_what_the_environment_says(installed: Installer) -> None:
+def test_what_is_asked_for_comes_before_what_the_environment_says(installed):
     environ = {**installed("srun"), "BENCH_LIB_LAUNCHER": "srun -p gpu"}
     assert command_for(2, environ=environ).launcher == "srun"
     assert command_for(2, "torchrun", environ=environ).launcher == "torchrun"
@@ -66,16 +66,14 @@ def test_what_is_asked_for_comes_before_what_the_environment_says(installed: Ins
 
 
 @pytest.mark.parametrize("text", ["prun", " ", "/usr/bin/srun", 'srun "'])
-def test_a_launcher_that_is_none_is_refused_with_those_there_are(text: str) -> None:
+def test_a_launcher_that_is_none_is_refused_with_those_there_are(text):
     with pytest.raises(LaunchError) as raised:
         command_for(2, text)
     assert str(raised.value).startswith(f"the launcher is {text!r}")
 
 
 @pytest.mark.parametrize(("name", "package"), [("mpirun", "openmpi-bin"), ("srun", "slurm-client")])
-def test_a_launcher_that_is_not_installed_is_named_with_its_package(
-    installed: Installer, name: str, package: str
-) -> None:
+def test_a_launcher_that_is_not_installed_is_named_with_its_package(installed, name, package):
     with pytest.raises(LaunchError) as raised:
         command_for(2, name, environ=installed())
     assert str(raised.value).startswith(f"there is no {name} in PATH; apt-get install {package}")
@@ -85,7 +83,7 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_package(
 
 
 @pytest.mark.parametrize("text", ["torchrun --nnodes 2", "torchrun --nnodes=2"])
-def test_a_torchrun_of_several_hosts_is_refused(text: str) -> None:
+def test_a_torchrun_of_several_hosts_is_refused(text):
     with pytest.raises(LaunchError, match="ranks on one host only; use srun"):
         command_for(8, text, environ={})
 
@@ -93,7 +91,7 @@ def test_a_torchrun_of_several_hosts_is_refused(text: str) -> None:
 # --- mpirun --------------------------------------------------------------------------------
 
 
-def test_open_mpis_ranks_may_use_all_cores_and_be_more_than_they(installed: Installer) -> None:
+def test_open_mpis_ranks_may_use_all_cores_and_be_more_than_they(installed):
     environ = {**installed("mpirun"), "NCCL_DEBUG": "INFO", "HOME": "/root"}
     made = command_for(4, "mpirun", python="/py", environ=environ)
     assert (made.launcher, made.ranks, made.hosts) == ("mpirun", 4, 1)
@@ -110,7 +108,7 @@ MULTICAST_IS_OFF = {
 }
 
 
-def test_open_mpi_takes_every_variable_along_that_is_recorded(installed: Installer) -> None:
+def test_open_mpi_takes_every_variable_along_that_is_recorded(installed):
     known = {f"{family}X" for family in variables.FAMILIES} | variables.KNOWN
     environ = {**dict.fromkeys({*known, *backends.variables()}, "1"), **MULTICAST_IS_OFF}
     told = set(variables.recorded(environ))
@@ -120,16 +118,14 @@ def test_open_mpi_takes_every_variable_along_that_is_recorded(installed: Install
     assert told - taken == set()
 
 
-def test_open_mpi_is_told_of_root_only_where_it_is_root(
-    installed: Installer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_mpi_is_told_of_root_only_where_it_is_root(installed, monkeypatch):
     environ = installed("mpirun")
     assert "--allow-run-as-root" not in command_for(2, "mpirun", environ=environ).words
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "--allow-run-as-root" in command_for(2, "mpirun", environ=environ).words
 
 
-def test_on_hosts_that_are_named_there_are_as_many_ranks_as_slots(installed: Installer) -> None:
+def test_on_hosts_that_are_named_there_are_as_many_ranks_as_slots(installed):
     environ = installed("mpirun")
     made = command_for(16, "mpirun --host a:8,b:8", environ=environ)
     assert made.hosts is None
@@ -145,7 +141,7 @@ def test_on_hosts_that_are_named_there_are_as_many_ranks_as_slots(installed: Ins
 # --- srun ----------------------------------------------------------------------------------
 
 
-def test_srun_ends_the_step_with_the_first_rank_that_fails(installed: Installer) -> None:
+def test_srun_ends_the_step_with_the_first_rank_that_fails(installed):
     made = command_for(4, "srun -p gpu", python="/py", environ=installed("srun"))
     assert (made.launcher, made.ranks, made.hosts) == ("srun", 4, 1)
     assert words(made) == [
@@ -161,23 +157,19 @@ def test_srun_ends_the_step_with_the_first_rank_that_fails(installed: Installer)
         *(("srun --nodes", None), ("srun --nodes=1-4", None), ("srun -N 0", None)),
     ],
 )
-def test_srun_takes_as_many_hosts_as_it_is_told(
-    installed: Installer, text: str, hosts: int | None
-) -> None:
+def test_srun_takes_as_many_hosts_as_it_is_told(installed, text, hosts):
     made = command_for(4, text, environ=installed("srun"))
     assert made.hosts == hosts
     assert sum(word.startswith(("-N", "--nodes")) for word in made.words) == 1
 
 
 @pytest.mark.parametrize(("ranks", "hosts"), [(8, 1), (9, 2), (64, 4)])
-def test_in_an_allocation_srun_takes_as_many_hosts_as_the_gpus_need(
-    installed: Installer, ranks: int, hosts: int
-) -> None:
+def test_in_an_allocation_srun_takes_as_many_hosts_as_the_gpus_need(installed, ranks, hosts):
     environ = {**installed("srun"), "SLURM_JOB_NUM_NODES": "4"}
     assert command_for(ranks, "srun", environ=environ, gpus=8).hosts == hosts
 
 
-def test_a_step_inside_a_step_shares_what_that_holds(installed: Installer) -> None:
+def test_a_step_inside_a_step_shares_what_that_holds(installed):
     environ = installed("srun")
     assert "--overlap" not in command_for(2, "srun", environ=environ).words
     inside = {**environ, "SLURM_STEP_ID": "0"}
@@ -201,9 +193,7 @@ def test_a_step_inside_a_step_shares_what_that_holds(installed: Installer) -> No
         (64, None, 1, None),
     ],
 )
-def test_more_ranks_than_gpus_are_too_many(
-    ranks: int, hosts: int | None, visible: int, words: str | None
-) -> None:
+def test_more_ranks_than_gpus_are_too_many(ranks, hosts, visible, words):
     assert too_many(LaunchCommand("any", (), ranks, hosts), visible) == words
 
 
@@ -214,11 +204,11 @@ def test_more_ranks_than_gpus_are_too_many(
         (65, "65 ranks need 65 GPUs; there is none, and a CPU runs at most 64"),
     ],
 )
-def test_on_a_cpu_there_may_be_some(ranks: int, words: str | None) -> None:
+def test_on_a_cpu_there_may_be_some(ranks, words):
     assert too_many(LaunchCommand("any", (), ranks), None) == words
 
 
-def test_variables_of_another_launch_are_left_out() -> None:
+def test_variables_of_another_launch_are_left_out():
     other = {
         "RANK": "0",
         "LOCAL_RANK": "0",

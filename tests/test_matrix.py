@@ -358,8 +358,7 @@ def test_a_product_beyond_reason_is_refused_before_it_is_made(tmp_path):
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory):
-    folder: Path = tmp_path_factory.mktemp("matrix")
-    return folder
+    return tmp_path_factory.mktemp("matrix")
 
 
 def read_or_refuse(path: Path, data: bytes) -> tuple[dict[str, list[Case]], str | None]:
@@ -442,20 +441,6 @@ def test_any_bytes_are_either_cases_or_a_matrix_error(scratch, data):
         assert tiers == {tier: [] for tier in TIERS}
     else:
         assert refused.startswith((f"{path}: not TOML: ", f"{path}: the top level: "))
-
-
-# ---- the matrix that is shipped ---------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def shipped():
-    networks = pytest.importorskip("bench_lib.worker.workloads.registry").networks()
-    sizes = {name: network.image_size for name, network in networks.items()}
-    return read_matrix(SHIPPED, tables(sizes))
-
-
-def test_the_shipped_matrix_holds_cases_for_every_tier(shipped):
-    assert all(shipped[tier] for tier in TIERS)
 
 
 # ---- without a worker -------------------------------------------------------------------

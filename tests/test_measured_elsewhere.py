@@ -98,7 +98,7 @@ def holds_a_number(value: ast.expr) -> bool:
     )
 
 
-def test_every_constant_about_devices_is_listed_with_what_becomes_of_it() -> None:
+def test_every_constant_about_devices_is_listed_with_what_becomes_of_it():
     listed = NOT_USED | MEASURED_HERE | WEAKENS | NO_DEVICE_S
     assert set(constants()) == set(listed)
 
@@ -134,9 +134,7 @@ def judged(
 
 
 @pytest.mark.parametrize("cases", [1, 12])
-def test_another_device_makes_nothing_slower_where_nobody_measured_how_far_they_are_apart(
-    cases: int,
-) -> None:
+def test_another_device_makes_nothing_slower_where_nobody_measured_how_far_they_are_apart(cases):
     for family, most in (("networks", 0.05), (UNMEASURED, 1.0)):
         (first, *_) = judged(0.05, family, here="GPU-7", cases=1)
         assert (first.p_slower < ALPHA) is (most < 1)
@@ -147,21 +145,21 @@ def test_another_device_makes_nothing_slower_where_nobody_measured_how_far_they_
     assert all(e.p_slower < ALPHA for e in judged(0.8, UNMEASURED, here="GPU-7", cases=cases))
 
 
-def test_five_devices_tell_how_far_the_sixth_may_be() -> None:
+def test_five_devices_tell_how_far_the_sixth_may_be():
     (four,) = judged(0.15, UNMEASURED, here="GPU-7", known=DEVICES[:4])
     (five,) = judged(0.15, UNMEASURED, here="GPU-7", known=DEVICES[:5])
     assert five.p_slower < ALPHA < four.p_slower
     assert five.detectable < four.detectable / 2
 
 
-def test_one_case_is_suspicious_and_not_slower_where_nobody_knows_how_far_runs_are() -> None:
+def test_one_case_is_suspicious_and_not_slower_where_nobody_knows_how_far_runs_are():
     known, unknown = (judged(0.03, family, here="GPU-0")[0] for family in ("networks", UNMEASURED))
     assert known.p_slower < ALPHA < unknown.p_slower
     assert unknown.estimate > unknown.bound
     assert judged(0.1, UNMEASURED, here="GPU-0")[0].p_slower < ALPHA
 
 
-def test_pairs_need_no_knowledge_of_other_devices() -> None:
+def test_pairs_need_no_knowledge_of_other_devices():
     pairs = [(0.02 + 0.0005 * (n % 3), 0.0) for n in range(6)]
     (slower,) = compare([replace(paired(pairs, 6), family=UNMEASURED)], [0.01])
     assert slower is not None
@@ -169,7 +167,7 @@ def test_pairs_need_no_knowledge_of_other_devices() -> None:
     assert not slower.parts
 
 
-def test_nights_on_another_device_do_not_make_tonight_s_slow_where_nobody_measured() -> None:
+def test_nights_on_another_device_do_not_make_tonight_s_slow_where_nobody_measured():
     runs = [
         CaseRun(f"{n}", f"2026-01-{n + 1:02}T02:00:00Z", [make_process(device_uuid=device)])
         for n, device in enumerate(["GPU-1", "GPU-1", "GPU-2", "GPU-1", "GPU-2"])
@@ -177,12 +175,12 @@ def test_nights_on_another_device_do_not_make_tonight_s_slow_where_nobody_measur
     assert [run.run_id for run in CaseNights(runs).on_one_device.runs] == ["2", "4"]
 
 
-def test_only_vendors_whose_devices_were_measured_go_by_them() -> None:
+def test_only_vendors_whose_devices_were_measured_go_by_them():
     measured = {backend.name for backend in backends.every() if backend.is_measured}
     assert measured == {"nvidia", "cpu"}
 
 
-def test_under_hip_no_context_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_hip_no_context_is_drawn_again(monkeypatch):
     from test_launches import GPU, FakeGpu, excess
 
     FakeGpu(default_us=2.0 * (1 + 2 * SAME_KIND), blocks_us=[2.0]).install(monkeypatch)

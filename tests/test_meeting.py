@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from bench_lib.worker.ranks import MeetingError, met
 
 
 @pytest.fixture(autouse=True)
-def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
+def _untold(monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
 
 
@@ -23,7 +22,7 @@ def rank(number: int, launcher: str = "mpirun") -> Placement:
     return Placement(number, number, 2, 2, launcher)
 
 
-def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path: Path) -> None:
+def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path):
     found: list[Any] = []
     second = threading.Thread(target=lambda: found.append(met(rank(1), tmp_path)))
     second.start()
@@ -34,9 +33,7 @@ def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path: Path) -> N
     assert json.loads((tmp_path / "meeting").read_text()) == ["127.0.0.1", first.port]
 
 
-def test_a_folder_that_the_first_rank_does_not_share_is_blamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_the_first_rank_does_not_share_is_blamed(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "MEETING_S", 0.1)
     with pytest.raises(
         MeetingError, match=r"rank 0 did not write its address .* within 0.1 s.*BENCH_LIB_SHARED"
@@ -44,9 +41,7 @@ def test_a_folder_that_the_first_rank_does_not_share_is_blamed(
         met(rank(1), tmp_path)
 
 
-def test_on_several_hosts_the_first_rank_is_where_the_user_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_several_hosts_the_first_rank_is_where_the_user_says(tmp_path, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     store: Any = met(Placement(0, 0, 2, 1, "mpirun"), tmp_path)
     assert json.loads((tmp_path / "meeting").read_text()) == ["localhost", store.port]

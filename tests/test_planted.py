@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ TINY: dict[str, Any] = {"network": "squeezenet1_1", "batch_size": 2, "image_size
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _one_thread():
     with one_thread():
         yield
 
@@ -57,13 +56,13 @@ def executed(workload: Workload) -> Counted:
 
 
 @pytest.mark.parametrize("units", [1, 2, 100])
-def test_each_unit_of_delay_on_a_cpu_is_a_pass_over_the_same_numbers(units: int) -> None:
+def test_each_unit_of_delay_on_a_cpu_is_a_pass_over_the_same_numbers(units):
     counted = executed(delay(CPU, delay_units=units))
     assert counted.calls == {SIN: units}
     assert counted.elements == {SIN: units * ELEMENTS}
 
 
-def test_the_work_of_a_delay_needs_all_the_work_before_it() -> None:
+def test_the_work_of_a_delay_needs_all_the_work_before_it():
     workload = delay(CPU, delay_units=5)
     with Counted() as counted:
         for _ in range(3):
@@ -74,9 +73,7 @@ def test_the_work_of_a_delay_needs_all_the_work_before_it() -> None:
     assert counted.last.tolist() == pytest.approx([expected] * ELEMENTS, rel=1e-5)
 
 
-def test_a_delay_on_a_gpu_is_as_many_cycles_as_there_are_units(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_delay_on_a_gpu_is_as_many_cycles_as_there_are_units(monkeypatch):
     slept: list[int] = []
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
     workload = delay(GPU, delay_units=12345)
@@ -95,15 +92,13 @@ def pair(units: int, **params: Any) -> tuple[Workload, Workload]:
 
 @pytest.mark.parametrize("units", [0, 1, 7])
 @pytest.mark.parametrize("task", ["infer", "train"])
-def test_a_planted_step_executes_the_networks_step_and_its_units_and_nothing_else(
-    task: str, units: int
-) -> None:
+def test_a_planted_step_executes_the_networks_step_and_its_units_and_nothing_else(task, units):
     slow, plain = pair(units, task=task)
     expected = executed(plain).calls + Counter({SIN: units})
     assert executed(slow).calls == expected
 
 
-def test_the_delay_comes_after_the_step_and_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_delay_comes_after_the_step_and_inside_it(monkeypatch):
     order: list[str] = []
     inner = Workload(lambda: order.append("step"))
     monkeypatch.setattr("bench_lib.worker.workloads.networks.network", lambda *_, **__: inner)
@@ -114,7 +109,7 @@ def test_the_delay_comes_after_the_step_and_inside_it(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("task", ["infer", "train"])
-def test_what_is_known_of_a_network_is_known_with_a_delay_planted_in_it(task: str) -> None:
+def test_what_is_known_of_a_network_is_known_with_a_delay_planted_in_it(task):
     slow, plain = pair(3, task=task)
     assert (slow.items_per_step, slow.item, slow.compiled) == (2, "img", False)
     assert slow.parameters == plain.parameters

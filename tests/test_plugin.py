@@ -176,8 +176,11 @@ def runs_in(pytester) -> list[history.Run]:
 
 
 def several(count):
-    rows = (f'[[gate.factory]]\nid = "case-{i}"\ntarget = "steps:step"\n' for i in range(count))
-    return "".join(rows)
+    return cases_of(f"case-{i}" for i in range(count))
+
+
+def cases_of(names, tier="gate"):
+    return "".join(f'[[{tier}.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in names)
 
 
 def extend_conftest(text):
@@ -391,34 +394,12 @@ def test_a_quarantine_that_is_over_fails_loudly(suite, pytester):
     )
 
 
-def test_an_error_fails_at_once_with_the_workers_last_output(suite, pytester):
-    result = suite("{'alpha': [Fault('died', 'ended by SIGABRT', 'measure', 'HSA fault')]}")()
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["ERROR alpha: died in measure: ended by SIGABRT", "*HSA fault*"])
-    (run,) = runs_in(pytester)
-    assert run.records["alpha"].status is Status.ERROR
-    assert run.records["beta"].status is Status.NO_BASELINE
-
-
-def test_what_the_device_cannot_do_is_a_skip_with_the_reason(suite):
-    result = suite("{'alpha': ['TF32 exists on GPUs only']}")("-rs")
-    result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*TF32 exists on GPUs only"])
-    result.stdout.fnmatch_lines(["alpha: SKIPPED: TF32 exists on GPUs only"])
-
-
 def test_a_tier_without_a_case_names_those_that_have_some(suite):
     result = suite()("--perf-tier", "nightly")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.stdout.fnmatch_lines(
         ["no case of tier nightly in perf_tests/matrix.toml; *smoke, gate: *--perf-tier*"]
     )
-
-
-def test_the_tier_fits_the_machine_and_can_be_chosen(suite):
-    run = suite()
-    run("--perf-tier", "gate").stdout.fnmatch_lines(["gamma *NO_BASELINE*"])
-    run("-k", "beta").assert_outcomes(passed=1, deselected=1)
 
 
 def test_a_case_that_lost_its_baseline_by_a_rename_is_named(suite, pytester):
@@ -880,21 +861,30 @@ HeldDevice.measure = measure
 """
 
 
+@contextlib.contextmanager
+def started(pytester, *words):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *LOAD, *words, "perf_tests"],
+        cwd=pytester.path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert wait_until((pytester.path / "waiting").exists)
+        yield process
+    finally:
+        process.kill()
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_a_run_that_is_ended_in_the_middle_keeps_every_finished_case(suite, pytester, name):
     suite()
     extend_conftest(WAITING)
-    command = [sys.executable, "-m", "pytest", *LOAD, "perf_tests"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        command, cwd=pytester.path, env=environment, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert wait_until((pytester.path / "waiting").exists)
+    with started(pytester) as process:
         process.send_signal(getattr(signal, name))
         output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
     (run,) = runs_in(pytester)
     assert list(run.records) == ["alpha"]
     assert not run.finished
@@ -918,22 +908,11 @@ engine.Engine.judge = judge
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 def test_ctrl_c_under_xdist_judges_all_that_workers_have_sent(suite, pytester, again):
     names = [f"case-{i}" for i in range(6)]
-    rows = [f'[[gate.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in names]
-    suite(devices="gpus(2)", matrix="".join([*rows, rows[0].replace("case-0", "beta")]))
+    suite(devices="gpus(2)", matrix=cases_of([*names, "beta"]))
     extend_conftest(WAITING + WAITING_TO_JUDGE)
     for name in names:
         accept(pytester, name, TEN_MS, key="mi300x")
-    command = [sys.executable, "-m", "pytest", *LOAD, "-n", "2", *UNSEEN, "perf_tests"]
-    process = subprocess.Popen(
-        command,
-        cwd=pytester.path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert wait_until((pytester.path / "waiting").exists)
+    with started(pytester, "-n", "2", *UNSEEN) as process:
         assert wait_until(lambda: sum(len(run.records) for run in runs_in(pytester)) == len(names))
         os.killpg(process.pid, signal.SIGINT)
         assert wait_until((pytester.path / "judging").exists)
@@ -941,8 +920,6 @@ def test_ctrl_c_under_xdist_judges_all_that_workers_have_sent(suite, pytester, a
             process.send_signal(signal.SIGINT)
         (pytester.path / "told").touch()
         output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
     assert process.returncode == pytest.ExitCode.INTERRUPTED
     assert "interrupted: what was measured is judged and kept" in output
     (run,) = runs_in(pytester)
@@ -1186,8 +1163,7 @@ def test_the_last_fifteen_lines_tell_what_failed_by_how_much_since_when_and_why(
     monkeypatch.setenv("COLUMNS", "80")
     script = "{'alpha': [[0.0105] * 20], 'c3': [Fault('died', 'SIGABRT', 'measure', 'HSA')]}"
     names = ["alpha", *(f"c{number}" for number in range(20))]
-    tables = [f'[[smoke.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in names]
-    run = suite(script, matrix="".join(tables))
+    run = suite(script, matrix=cases_of(names, "smoke"))
     gemm = KernelTable("x", 5, [Kernel("gemm_kernel", 1, 4e-3)])
     accept(pytester, "alpha", TEN_MS, kernels=gemm)
     lines = in_terminal(pytester, columns=80)[1] if is_terminal else run().outlines
@@ -1217,8 +1193,7 @@ def test_a_reason_stands_in_the_summary_where_the_test_failed_for_another_one(su
 def test_a_case_whose_id_is_broken_into_lines_is_listed(suite, pytester, monkeypatch, words):
     monkeypatch.setenv("COLUMNS", "80")
     name = "resnet50-b64-fp16-max-autotune-no-cudagraphs-train-nhwc-ddp2-ranks"
-    tables = [f'[[smoke.factory]]\nid = "{id_}"\ntarget = "steps:step"\n' for id_ in (name, "b")]
-    run = suite("{}", matrix="".join(tables))
+    run = suite(matrix=cases_of((name, "b"), "smoke"))
     accept(pytester, "b", TEN_MS)
     result = run(*words)
     result.assert_outcomes(passed=2)
@@ -1234,8 +1209,7 @@ LONG = "is described in so many words that no line of a terminal has room for al
 
 def test_a_clean_run_of_twelve_cases_on_a_busy_machine_has_at_most_25_lines(suite, pytester):
     warned = [{"iteration_s": [0.01] * 20, "warnings": [f"{name} {LONG}" for name in ("a", "b")]}]
-    tables = [f'[[smoke.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in TWELVE]
-    suite(repr(dict.fromkeys(TWELVE, warned)), matrix="".join(tables))
+    suite(repr(dict.fromkeys(TWELVE, warned)), matrix=cases_of(TWELVE, "smoke"))
     conftest = pytester.path / "conftest.py"
     busy = "import bench_lib.engine.device\nbench_lib.engine.device.others_now = lambda _: 'busy'\n"
     conftest.write_text(f"{conftest.read_text()}\n{busy}")
@@ -1257,9 +1231,8 @@ def test_one_error_of_several_cases_is_shown_once_and_names_them(suite, pytester
     same = [f"Fault('exception', 'ModuleNotFoundError: gone', 'build', {output!r})"]
     other = "[Fault('exception', 'KeyError: 0', 'build', 'KeyError: 0')]"
     errors = [f"'{name}': [{', '.join(same)}]" for name in TWELVE[1:]]
-    tables = [f'[[smoke.factory]]\nid = "{name}"\ntarget = "steps:step"\n' for name in TWELVE]
     script = f"{{'{TWELVE[0]}': {other}, {', '.join(errors)}}}"
-    result = suite(script, matrix="".join(tables))("--junitxml=junit.xml")
+    result = suite(script, matrix=cases_of(TWELVE, "smoke"))("--junitxml=junit.xml")
     result.assert_outcomes(failed=12)
     shown = result.stdout.str()
     assert shown.count("Traceback") == 1

@@ -89,17 +89,6 @@ def test_no_line_of_a_summary_is_wider_than_asked_for(ids):
     assert all(len(line) <= 100 for line in lines)
 
 
-def test_figures_are_the_middle_of_what_was_accepted_and_none_without():
-    measured = make_measurement(iteration_s=[0.5] * 4, peak_memory_bytes=None)
-    attempts = [make_attempt(measurement=measured), make_attempt(fault=make_fault())]
-    table = summary([make_record(attempts=attempts), make_record(attempts=attempts[1:])])
-    cells = {column.name: list(map(column.get, table.rows)) for column in table.columns}
-    assert cells["median_s"] == [0.5, None]
-    assert cells["items_per_s"] == [8.0, None]
-    assert cells["spread"] == [0.0, None]
-    assert cells["memory_bytes"] == [None, None]
-
-
 # ---- words ------------------------------------------------------------------------------
 
 
@@ -225,10 +214,6 @@ def test_a_verdict_that_both_baselines_give_is_explained_once():
         f"{CASE_ID}: SUSPECT throughput: pinned",
         f"{CASE_ID}: REGRESSED throughput: rolling",
     ]
-
-
-def test_a_verdict_that_passes_is_not_explained():
-    assert explanations([make_record(verdicts=[make_verdict(reason="as before")])]) == []
 
 
 def test_a_comparison_with_what_was_published_is_a_line_though_nothing_is_judged():

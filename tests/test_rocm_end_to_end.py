@@ -264,7 +264,6 @@ def test_each_case_ran_on_a_device_of_its_own(four_mi325x, index):
     card = four_mi325x.site.machine.cards[about["card"]]
     attempt = four_mi325x.first(FOUR[index])
     assert attempt.device_uuid == f"GPU-{about['hip_uuid']}"
-    assert attempt.measurement is not None
     # No step is shorter than the stand-in makes it; how much longer is this machine's affair.
     fastest_s = min(attempt.measurement.iteration_s)
     assert fastest_s == pytest.approx(step_s(four_mi325x.site, card), rel=0.02)
