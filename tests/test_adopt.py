@@ -1,7 +1,5 @@
 """``bench-lib adopt``: what it makes of a network and a config, and what it writes."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

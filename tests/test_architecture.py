@@ -1,7 +1,5 @@
 """What imports what: torch only below the worker, and the worker on its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -20,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 
 
-def run(program: str) -> str:
+def run(program):
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **ON_THE_CPU, "PYTHONPATH": str(ROOT)},
@@ -35,14 +33,14 @@ def run(program: str) -> str:
 @pytest.mark.parametrize(
     "module", ["plugin", "engine.device", "cli", "launch.zygote", "launch.wire"]
 )
-def test_nothing_above_the_worker_imports_torch(module: str) -> None:
+def test_nothing_above_the_worker_imports_torch(module):
     loaded = run(f"import sys, bench_lib.{module}\nprint(*sys.modules)").split()
     assert f"bench_lib.{module}" in loaded
     assert {name.partition(".")[0] for name in loaded} & {"torch", "torchvision"} == set()
     assert not [name for name in loaded if name.startswith("bench_lib.worker")]
 
 
-def test_the_command_line_starts_without_what_only_some_commands_need() -> None:
+def test_the_command_line_starts_without_what_only_some_commands_need():
     loaded = run("import sys, bench_lib.cli\nprint(*sys.modules)").split()
     assert "typer" in loaded
     assert {"scipy", "pytest", "bench_lib.engine.device"} & set(loaded) == set()
@@ -82,7 +80,7 @@ print(*sorted(name for name in sys.modules if name.startswith("bench_lib")))
 """
 
 
-def test_a_worker_needs_only_torch_and_torchvision() -> None:
+def test_a_worker_needs_only_torch_and_torchvision():
     first, second, modules = run(ALONE).splitlines()
     assert (first, second) == ("measurement", "measurement")
     ours = {name for name in modules.split() if not name.startswith("bench_lib.worker")}
@@ -102,7 +100,7 @@ def test_a_worker_needs_only_torch_and_torchvision() -> None:
     }
 
 
-def test_no_module_imports_one_that_imports_it() -> None:
+def test_no_module_imports_one_that_imports_it():
     grimp = pytest.importorskip("grimp")
     graph = grimp.build_graph("bench_lib", cache_dir=None)
     importing = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
@@ -110,7 +108,7 @@ def test_no_module_imports_one_that_imports_it() -> None:
     TopologicalSorter(importing).prepare()  # raises CycleError, which names the modules
 
 
-def test_the_page_draws_the_layers_that_are_checked() -> None:
+def test_the_page_draws_the_layers_that_are_checked():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     (flow,) = (each for each in contracts["contracts"] if each["name"] == "One-way flow")
     assert "\n".join(["```", *flow["layers"], ""]) in PAGE.read_text()

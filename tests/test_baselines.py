@@ -1,7 +1,5 @@
 """The files of accepted values: how they are read, refused, laid out and rewritten."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import functools

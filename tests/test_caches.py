@@ -1,7 +1,5 @@
 """Cold caches: in the worker, and what is judged of them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
@@ -101,7 +99,7 @@ def test_caches_apart_are_empty_ones_where_nothing_can_be_kept(monkeypatch, tmp_
 
 def test_nothing_is_forgotten_and_no_compiler_imported_where_nothing_was_compiled(monkeypatch):
     forget_compiled()
-    reset: list[str] = []
+    reset = []
     monkeypatch.setattr("torch._dynamo.reset", lambda: reset.append("reset"))
     forget_compiled()
     assert reset == []

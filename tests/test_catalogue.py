@@ -1,7 +1,5 @@
 """Which networks there are, asked of a worker once an installation."""
 
-from __future__ import annotations
-
 import json
 import os
 import site
@@ -22,7 +20,7 @@ def asked(tmp_path_factory):
     return cache, network_sizes(cache)
 
 
-def stored_in(cache: Path) -> Path:
+def stored_in(cache):
     (stored,) = cache.iterdir()
     return stored
 
@@ -70,7 +68,7 @@ def test_other_versions_have_an_answer_of_their_own(monkeypatch):
 
 
 def test_a_user_without_a_home_has_a_folder_for_now(monkeypatch):
-    def homeless() -> Path:
+    def homeless():
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -1,7 +1,5 @@
 """``bench-lib collectives``: nccl-tests' options, the table, and what is refused."""
 
-from __future__ import annotations
-
 import collections
 import re
 from pathlib import Path
@@ -25,7 +23,7 @@ CALLS = 16
 
 class Answer(Printed):
     @property
-    def rows(self) -> list[list[str]]:
+    def rows(self):
         lines = [line for line in self.lines if line.split(" ")[0] in OPS]
         return [re.split("  +", line.strip()) for line in lines]
 
@@ -48,7 +46,7 @@ def answer_of(case, wrong):
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def run(*words, script=None, devices=None) -> Answer:
+    def run(*words, script=None, devices=None):
         def measure(case, **_):
             told = (script or {}).get(case.id, 0)
             if isinstance(told, Fault):

@@ -1,7 +1,5 @@
 """``bench-lib history``: listing, showing, asking, exporting."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os
@@ -19,23 +17,23 @@ from builders import (
     run_id,
     write_run,
 )
-from command import Printed, ran
+from command import ran
 
-from bench_lib.model import Record, Status
+from bench_lib.model import Status
 
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> Printed:
+    def run(*words):
         return ran(["history", *words], monkeypatch, capsys)
 
     return run
 
 
 @pytest.fixture
-def runs(tmp_path) -> list[Path]:
+def runs(tmp_path):
     folder = tmp_path / "history"
     return [
         write_run(folder, [record()], now=night(1)),
@@ -43,7 +41,7 @@ def runs(tmp_path) -> list[Path]:
     ]
 
 
-def record(case_id: str = CASE_ID) -> Record:
+def record(case_id=CASE_ID):
     return make_record(case=make_case(id=case_id), status=Status.OK, verdicts=[make_verdict()])
 
 

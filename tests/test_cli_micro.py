@@ -1,7 +1,5 @@
 """``bench-lib micro``: nothing but another name for ``python -m bench_lib.micro``."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

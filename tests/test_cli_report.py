@@ -26,7 +26,7 @@ def night(tmp_path):
     return builders.write_run(tmp_path / "history", records, now="20261120T020000Z")
 
 
-def test_the_night_is_told_in_a_few_lines(cli, night) -> None:
+def test_the_night_is_told_in_a_few_lines(cli, night):
     status, out, err = cli()
     assert (status, err) == (0, "")
     lines = out.splitlines()
@@ -39,14 +39,14 @@ def test_the_night_is_told_in_a_few_lines(cli, night) -> None:
     assert lines[-1] == "next: bench-lib report --html report.html"
 
 
-def test_a_long_reason_is_whole_so_that_its_remedy_can_be_read(cli, tmp_path) -> None:
+def test_a_long_reason_is_whole_so_that_its_remedy_can_be_read(cli, tmp_path):
     words = "measured under other conditions: " + "a rather long account of them " * 20
     entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, reason=f"{words}: do this")
     builders.write_run(tmp_path / "history", [entry.record], now="20261120T020000Z")
     assert ": do this\n" in cli()[1]
 
 
-def test_a_page_and_markdown_are_written(cli, night, tmp_path) -> None:
+def test_a_page_and_markdown_are_written(cli, night, tmp_path):
     status, out, _ = cli("--html", "out/report.html", "--markdown", "out/report.md")
     assert status == 0
     assert "1 of 2 cases" in (tmp_path / "out/report.html").read_text()
@@ -54,7 +54,7 @@ def test_a_page_and_markdown_are_written(cli, night, tmp_path) -> None:
     assert "written: out/report.html" in out
 
 
-def test_after_the_page_comes_the_search_for_the_change(cli, night, tmp_path) -> None:
+def test_after_the_page_comes_the_search_for_the_change(cli, night, tmp_path):
     assert "bisect" not in cli("--html", "report.html")[1]
     good = [nights.make_entry(nights.make_case(compile_mode="max-autotune")).record]
     builders.write_run(tmp_path / "history", good, now="20261118T020000Z")
@@ -67,7 +67,7 @@ def test_after_the_page_comes_the_search_for_the_change(cli, night, tmp_path) ->
     ("form", "first"),
     [("--markdown", "<!-- bench-lib: report -->"), ("--html", "<!DOCTYPE html>")],
 )
-def test_a_page_or_markdown_can_go_to_standard_output(cli, night, tmp_path, form, first) -> None:
+def test_a_page_or_markdown_can_go_to_standard_output(cli, night, tmp_path, form, first):
     status, out, _ = cli(form, "-")
     assert status == 0
     assert out.startswith(first)
@@ -75,7 +75,7 @@ def test_a_page_or_markdown_can_go_to_standard_output(cli, night, tmp_path, form
     assert [path.name for path in tmp_path.iterdir()] == ["history"]
 
 
-def test_json_is_for_machines(cli, night) -> None:
+def test_json_is_for_machines(cli, night):
     status, out, _ = cli("--json")
     told = document_in(out)
     assert status == 0
@@ -85,14 +85,14 @@ def test_json_is_for_machines(cli, night) -> None:
     assert told["entries"][0]["median_s"] == pytest.approx(0.00864)
 
 
-def test_without_a_history_there_is_a_page_all_the_same(cli, tmp_path) -> None:
+def test_without_a_history_there_is_a_page_all_the_same(cli, tmp_path):
     status, out, _ = cli("--html", "report.html")
     assert status == 0
     assert out.startswith("Nothing was measured.")
     assert "Nothing was measured." in (tmp_path / "report.html").read_text()
 
 
-def test_a_history_that_is_not_there_is_a_user_s_error(cli, tmp_path) -> None:
+def test_a_history_that_is_not_there_is_a_user_s_error(cli, tmp_path):
     status, out, err = cli("--history", "nowhere", "--html", "report.html")
     assert (status, out) == (2, "")
     assert err == (
@@ -101,21 +101,21 @@ def test_a_history_that_is_not_there_is_a_user_s_error(cli, tmp_path) -> None:
     assert not (tmp_path / "report.html").exists()
 
 
-def test_what_was_left_out_is_printed(cli, night) -> None:
+def test_what_was_left_out_is_printed(cli, night):
     with night.open("ab") as file:
         file.write(b'{"schema": 1, "ki')
     _, out, _ = cli()
     assert any(line.startswith("! ") and "incomplete" in line for line in out.splitlines())
 
 
-def test_a_run_that_is_not_there_is_a_user_s_error(cli, night) -> None:
+def test_a_run_that_is_not_there_is_a_user_s_error(cli, night):
     status, out, err = cli("--run", "ffffffff")
     assert (status, out) == (2, "")
     assert err.startswith("bench-lib: error:")
 
 
 @pytest.mark.parametrize("form", ["--markdown", "--html"])
-def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path, form) -> None:
+def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path, form):
     (tmp_path / "file").write_text("")
     status, _, err = cli(form, "file/report")
     assert status == 2
@@ -132,7 +132,7 @@ def test_a_page_that_cannot_be_written_is_a_user_s_error(cli, night, tmp_path, f
     ],
 )
 @pytest.mark.usefixtures("night")
-def test_two_outputs_to_one_place_are_refused(cli, tmp_path, first, second, place) -> None:
+def test_two_outputs_to_one_place_are_refused(cli, tmp_path, first, second, place):
     (tmp_path / "link").symlink_to(tmp_path / "history")
     status, out, err = cli(*first.split(), *second.split())
     assert (status, out) == (2, "")
@@ -144,12 +144,12 @@ def test_two_outputs_to_one_place_are_refused(cli, tmp_path, first, second, plac
 
 
 @pytest.mark.usefixtures("night")
-def test_what_is_no_file_is_refused_as_such_however_many_outputs_it_is_to_take(cli) -> None:
+def test_what_is_no_file_is_refused_as_such_however_many_outputs_it_is_to_take(cli):
     status, _, err = cli("--html", "/dev/null", "--markdown", "/dev/null")
     assert status == 2
     assert err.startswith("bench-lib: error: cannot write /dev/null: it is not a regular file")
 
 
-def test_json_can_be_printed_beside_markdown_in_a_file(cli, night, tmp_path) -> None:
+def test_json_can_be_printed_beside_markdown_in_a_file(cli, night, tmp_path):
     assert document_in(cli("--json", "--markdown", "report.md")[1])["counts"]
     assert (tmp_path / "report.md").read_text().startswith("<!-- bench-lib: report -->")

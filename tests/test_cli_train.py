@@ -1,7 +1,5 @@
 """``bench-lib train``: the lines and the table, what is measured for them, what is refused."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -15,7 +13,7 @@ from builders import (
     make_record,
     the_run,
 )
-from command import Printed, ran
+from command import ran
 from documents import document_in
 from standins.worker import gpus, held_class, ranks_that
 
@@ -43,7 +41,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     told = {}
 
-    def run(words: str, *, script=None, learnt=LEARNT, device=DEVICE, **fields) -> Printed:
+    def run(words, *, script=None, learnt=LEARNT, device=DEVICE, **fields):
         def make(**usual):
             kept = {name: fields[name] for name in ("wall_s",) if name in fields}
             return make_measurement(**{**fields, "training": learnt, **usual, **kept})
@@ -282,7 +280,7 @@ def test_the_ranks_of_a_launch_are_those_of_the_case(run, monkeypatch, words, ra
 # ---- CIFAR-10's table ---------------------------------------------------------------------
 
 
-def id_of(ranks: int) -> str:
+def id_of(ranks):
     return "cifar10-resnet50-b32-fp32-eager-device-e10" + (f"-x{ranks}" if ranks > 1 else "")
 
 

@@ -20,7 +20,7 @@ HASH = "0123456789abcdef0123456789abcdef01234567"
         ("git://git.example.org/a.git", "https://git.example.org/a/commit/"),
     ],
 )
-def test_a_remote_gives_a_commit_s_address(remote: str, address: str) -> None:
+def test_a_remote_gives_a_commit_s_address(remote, address):
     assert commit_address(remote, HASH) == address + HASH
 
 
@@ -31,11 +31,11 @@ def test_a_remote_gives_a_commit_s_address(remote: str, address: str) -> None:
         *("https://", "https://host:x/a", "javascript://host/a"),
     ],
 )
-def test_a_folder_gives_none(remote: str) -> None:
+def test_a_folder_gives_none(remote):
     assert commit_address(remote, HASH) == ""
 
 
-def test_an_address_holds_no_markup() -> None:
+def test_an_address_holds_no_markup():
     address = commit_address('https://host/a"><script>', HASH)
     assert address == f"https://host/a%22%3E%3Cscript%3E/commit/{HASH}"
 
@@ -48,7 +48,7 @@ def repository(tmp_path_factory):
     return made.folder, [made.commit(f"{subject}\n\nbody") for subject in subjects]
 
 
-def test_the_commits_between_two_are_told(repository) -> None:
+def test_the_commits_between_two_are_told(repository):
     folder, hashes = repository
     found = Checkout(folder).between(hashes[0][:12], hashes[2])
     assert [each.subject for each in found] == ["third", "second: a | b"]
@@ -57,7 +57,7 @@ def test_the_commits_between_two_are_told(repository) -> None:
     assert found[0].address == f"https://github.com/owner/name/commit/{hashes[2]}"
 
 
-def test_one_commit_is_told_by_the_beginning_of_its_hash(repository) -> None:
+def test_one_commit_is_told_by_the_beginning_of_its_hash(repository):
     folder, hashes = repository
     found = Checkout(folder).commit(hashes[1][:12])
     assert found is not None
@@ -65,12 +65,12 @@ def test_one_commit_is_told_by_the_beginning_of_its_hash(repository) -> None:
 
 
 @pytest.mark.parametrize("name", ["f" * 40, "--all", "main", "", "HEAD"])
-def test_what_is_no_commit_of_the_repository_is_not_told(repository, name: str) -> None:
+def test_what_is_no_commit_of_the_repository_is_not_told(repository, name):
     folder, hashes = repository
     assert Checkout(folder).commit(name) is None
     assert Checkout(folder).between(name, hashes[2]) == []
     assert Checkout(folder).between(hashes[0], name) == []
 
 
-def test_a_folder_without_a_repository_tells_nothing(tmp_path) -> None:
+def test_a_folder_without_a_repository_tells_nothing(tmp_path):
     assert Checkout(tmp_path).between("a" * 40, "b" * 40) == []

@@ -1,7 +1,5 @@
 """Which settings make runs incomparable: the table in the docs and the code say the same."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -14,7 +12,7 @@ DOCS = Path(__file__).parents[1] / "docs/baselines.md"
 SETTINGS = {"governor": "performance", "caches": {"miopen": "cold", "tunableop": "cold"}}
 
 
-def names() -> set[str]:
+def names():
     environment = make_environment(**SETTINGS)
     return {
         name
@@ -23,7 +21,7 @@ def names() -> set[str]:
     }
 
 
-def test_the_table_in_the_docs_names_every_condition_and_no_other() -> None:
+def test_the_table_in_the_docs_names_every_condition_and_no_other():
     section = re.search(r"^## Conditions\n(.*?)^## ", DOCS.read_text(), re.MULTILINE | re.DOTALL)
     rows = re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE)
     cold_case = conditions_of(cold(make_case()), make_hardware(), make_environment())
@@ -46,7 +44,7 @@ def test_the_table_in_the_docs_names_every_condition_and_no_other() -> None:
     ids=lambda fields: next(iter(fields)),
 )
 @pytest.mark.parametrize("vendor", ["amd", "nvidia", "cpu"])
-def test_software_and_what_somebody_set_are_no_conditions(vendor: str, fields) -> None:
+def test_software_and_what_somebody_set_are_no_conditions(vendor, fields):
     device = make_hardware(vendor=vendor)
     before, after = make_environment(**SETTINGS), make_environment(**{**SETTINGS, **fields})
     assert before != after
@@ -54,14 +52,14 @@ def test_software_and_what_somebody_set_are_no_conditions(vendor: str, fields) -
 
 
 @pytest.mark.parametrize("vendor", ["amd", "nvidia"])
-def test_every_setting_of_the_device_is_a_condition_by_its_value(vendor: str) -> None:
+def test_every_setting_of_the_device_is_a_condition_by_its_value(vendor):
     device = make_hardware(vendor=vendor, power_cap_w=650.0, clock_policy=None)
     found = conditions_of(make_case(), device)
     assert (found["power_cap_w"], found["clock_policy"]) == (650.0, None)
     assert found["compute_partition"] == "SPX"
 
 
-def test_cold_caches_are_a_condition_and_the_users_own_are_none() -> None:
+def test_cold_caches_are_a_condition_and_the_users_own_are_none():
     device = make_hardware()
     environment = make_environment(caches={"miopen": "warm, 3 entries, 0123456789ab"})
     assert conditions_of(cold(make_case()), device, environment)["caches"] == "cold"

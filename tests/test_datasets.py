@@ -1,12 +1,9 @@
 """Data sets to learn from: what is generated, files and their sums."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import struct
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +58,7 @@ def test_classes_can_be_told_apart_and_the_test_images_with_them(small):
 # ---- files --------------------------------------------------------------------------------
 
 
-def md5(content: bytes) -> str:
+def md5(content):
     return hashlib.md5(content).hexdigest()
 
 
@@ -71,11 +68,11 @@ def cifar(small, tmp_path, monkeypatch):
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
 
-    def write(name: str, content: Any) -> list[str]:
+    def write(name, content):
         (folder / name).write_bytes(pickle.dumps(content))
         return [name, md5((folder / name).read_bytes())]
 
-    def split(name: str, n: int) -> list[str]:
+    def split(name, n):
         images = random.integers(0, 256, (n, 3072), dtype=np.uint8)
         return write(name, {"data": images, "fine_labels": [i % 100 for i in range(n)]})
 

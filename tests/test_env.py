@@ -1,7 +1,5 @@
 """``bench-lib env``: the devices and versions it shows, and whether the suite can run there."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -51,7 +49,7 @@ def somewhere(monkeypatch):
     return here
 
 
-def checked(answer: Quiet) -> dict[str, tuple[bool, bool]]:
+def checked(answer):
     return {check["name"]: (check["ok"], check["fatal"]) for check in answer.json["checks"]}
 
 

@@ -1,7 +1,5 @@
 """The benchmark that measures the verdict's error rates, on a few nights."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

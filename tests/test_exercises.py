@@ -1,7 +1,5 @@
 """The guide's exercises: what is made of figures, which batch is tried next."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a case's step comes to by arithmetic alone is counted once for each software."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """The fault injection on a few cases and runs, and that it would see what it looks for."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -5,8 +5,6 @@ Host, kernel, folders, dates and ids of runs were changed afterwards, before the
 compacted.  The month has both runs; the second is there again as a file of the next day.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

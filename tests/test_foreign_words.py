@@ -1,7 +1,5 @@
 """What other people wrote: shown, and never obeyed by the terminal or the spreadsheet."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

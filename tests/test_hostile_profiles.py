@@ -1,7 +1,5 @@
 """Profiles that somebody made so that reading them never ends, or takes all memory."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

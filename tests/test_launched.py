@@ -1,7 +1,5 @@
 """``mpirun -np 2 bench-lib ...``: one rank goes on and starts ranks itself, or none measures."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -11,7 +9,7 @@ from bench_lib.launch import launchers
 from bench_lib.launch.launchers import go_on_alone, ranks_launched, who_am_i
 
 
-def variables(rank: int, ranks: int) -> dict[str, str]:
+def variables(rank, ranks):
     names = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
     values = (rank, rank, ranks, ranks)
     return {f"OMPI_COMM_WORLD_{n}": str(v) for n, v in zip(names, values, strict=True)}

@@ -1,7 +1,5 @@
 """The words that start ranks, what they need, and what is refused before anything starts."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys
@@ -34,7 +32,7 @@ def _as_somebody(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
 
-def words(command: LaunchCommand) -> list[str]:
+def words(command):
     first, *rest = command.words
     return [Path(first).name, *rest]
 

@@ -1,7 +1,5 @@
 """What launches cost in a process's default stream, on a GPU whose streams have scripted costs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from standins.streams import DEFAULT, FakeGpu
@@ -11,7 +9,7 @@ from bench_lib.worker.launches import MADE, excess
 GPU = torch.device("cuda", 0)
 
 
-def left_as_it_was(gpu: FakeGpu) -> bool:
+def left_as_it_was(gpu):
     return gpu.current == DEFAULT and gpu.alive == set()
 
 

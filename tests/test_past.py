@@ -1,7 +1,5 @@
 """What a run's end says of the nights before it: read once, told once, and begun anew."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random
@@ -76,7 +74,7 @@ def a_night(folder, day, seconds, *, device=DEVICE, accepted=ACCEPTED, **about):
 def tonight(tmp_path):
     opened = []
 
-    def make(seconds) -> Suite:
+    def make(seconds):
         workers = Contexts({"a": [[seconds] * 20]}, DEVICE)
         device = held(DEVICE, workers, tmp_path)
         known = functools.partial(baselines.load, tmp_path / "baselines")

@@ -1,7 +1,5 @@
 """What a launch costs the device, by scripted clocks."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from standins.streams import FakeGpu

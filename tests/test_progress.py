@@ -1,7 +1,5 @@
 """How far a run is: what is known of it, and what is said of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """What others may import is frozen here: rooms may move behind these names."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -28,23 +26,23 @@ PUBLIC = {
 DOCUMENTED = (*ROOT.glob("docs/*.md"), ROOT / "README.md")
 
 
-def test_the_public_names_are_these() -> None:
+def test_the_public_names_are_these():
     assert set(bench_lib.__all__) == PUBLIC
     assert sorted(bench_lib.__all__) == list(bench_lib.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_a_public_name_can_be_imported(name: str) -> None:
+def test_a_public_name_can_be_imported(name):
     assert getattr(bench_lib, name).__name__ == name
     assert name in dir(bench_lib)
 
 
-def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+def test_a_name_that_is_not_public_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'nonsense'"):
         _ = bench_lib.nonsense
 
 
-def test_importing_bench_lib_loads_nothing_else() -> None:
+def test_importing_bench_lib_loads_nothing_else():
     program = "import sys, bench_lib; print(*(m for m in sys.modules if m.startswith('bench_lib')))"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -57,7 +55,7 @@ def test_importing_bench_lib_loads_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("page", DOCUMENTED, ids=lambda page: page.name)
-def test_what_the_documentation_imports_is_public(page: Path) -> None:
+def test_what_the_documentation_imports_is_public(page):
     for module, names in re.findall(
         r"^from (bench_lib[\w.]*) import (.+)$", page.read_text(), re.MULTILINE
     ):

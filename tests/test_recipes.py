@@ -1,7 +1,5 @@
 """The recipes of docs/adding-a-case.md, followed in a copy of the package."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -17,7 +15,7 @@ RECIPE = re.compile(r"^```\w+\n# ([\w./]+)(?:, in (\w+))?\n(.*?)^```$", re.DOTAL
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory):
     copy = tmp_path_factory.mktemp("checkout")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "bench_lib", copy / "bench_lib", ignore=ignored)
@@ -34,7 +32,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(checkout, *arguments):
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=checkout,
@@ -74,7 +72,7 @@ for size in (109, 111):
 """
 
 
-def test_a_metric_is_kept_judged_and_compared(checkout: Path) -> None:
+def test_a_metric_is_kept_judged_and_compared(checkout):
     done = run(checkout, "-c", JUDGED)
     assert done.stdout.splitlines() == [
         "compared by peak host memory; latency leads",
@@ -95,7 +93,7 @@ for mode in ("SPX", "DPX"):
 """
 
 
-def test_a_gpu_has_its_key_its_name_and_its_peaks(checkout: Path) -> None:
+def test_a_gpu_has_its_key_its_name_and_its_peaks(checkout):
     done = run(checkout, "-c", IDENTIFIED)
     assert done.stdout.splitlines() == [
         "mi999x AMD Instinct MI999X {'bf16': 3000.0} 9000.0",
@@ -103,7 +101,7 @@ def test_a_gpu_has_its_key_its_name_and_its_peaks(checkout: Path) -> None:
     ], done.stderr
 
 
-def test_its_row_passes_the_tests_of_the_catalogue(checkout: Path) -> None:
+def test_its_row_passes_the_tests_of_the_catalogue(checkout):
     tests = str(ROOT / "tests" / "test_peaks.py")
     options = "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull
     done = run(checkout, "-m", "pytest", *options, tests)

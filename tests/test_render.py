@@ -1,7 +1,5 @@
 """An answer in each form, and what a renderer makes of values that nobody expects."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """What a terminal shows: every cell, every line, and never more than the width."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

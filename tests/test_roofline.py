@@ -1,9 +1,5 @@
 """Which ceiling a step is under, how near, and when nobody can tell."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from builders import make_hardware, make_measurement
 
@@ -14,7 +10,7 @@ HARDWARE = make_hardware(peak_tflops={"fp16": 200.0, "fp32": 50.0}, peak_gb_per_
 """A ridge of 200 FLOP/byte in fp16, of 50 in fp32."""
 
 
-def placed(precision: str = "fp16", hardware: Any = HARDWARE, **about: Any) -> Roofline:
+def placed(precision="fp16", hardware=HARDWARE, **about):
     known = {"iteration_s": [0.5] * 3, "flops_per_step": 20e12}
     return place(make_measurement(**(known | about)), hardware, precision)
 
@@ -92,7 +88,7 @@ def test_a_mixed_precision_is_held_against_what_nearly_all_is_computed_in(
 
 
 @pytest.mark.parametrize("share", [0.1, 0.36, 0.9])
-def test_a_precision_that_is_two_has_no_one_peak(share: float):
+def test_a_precision_that_is_two_has_no_one_peak(share):
     found = placed(
         "tf32-conv", MIXED_HARDWARE, reduced_flops_share=share, traffic_bytes_per_step=400e9
     )

@@ -1,7 +1,5 @@
 """How these tests are run: by whom, with how many threads, and where their temporary files are."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

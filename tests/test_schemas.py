@@ -3,8 +3,6 @@
 What each command prints is held against them by the tests of that command (tests/documents.py).
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import datetime as dt

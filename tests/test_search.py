@@ -1,7 +1,5 @@
 """Pairs one by one: what they decide, how many it takes, and how often that is wrong."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

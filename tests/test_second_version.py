@@ -4,8 +4,6 @@
 is fine until the last one, and of one that always fails.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -52,7 +50,7 @@ def test_its_tables_answer_a_query(cli, table, rows):
 def test_the_rolling_baseline_is_made_of_its_nights(tmp_path):
     unpacked(RECORDED, tmp_path)
     file = baselines.load(RECORDED / "baselines", "mi300x")
-    said: list[str] = []
+    said = []
     found = past.read(
         Runs(tmp_path / "history").latest("mi300x", past.MOST_RUNS, said.append), file.baselines
     )

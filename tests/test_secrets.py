@@ -1,7 +1,5 @@
 """Workers' words are kept and shown to anybody: what looks secret in them is replaced."""
 
-from __future__ import annotations
-
 import random
 import string
 

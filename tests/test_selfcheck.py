@@ -1,7 +1,5 @@
 """Planted delays: what is measured, in which order, and what is made of it."""
 
-from __future__ import annotations
-
 import functools
 import random
 from dataclasses import replace
@@ -32,7 +30,7 @@ class Machine:
         self.random = random.Random(seed)
         self.luck = luck
         self.unit_s = unit_s
-        self.orders: list[list[str]] = []
+        self.orders = []
 
     def measure_again(self, cases, process):
         self.orders.append([case.id for case in cases])

@@ -1,7 +1,5 @@
 """A run that is told to end says what it measured, and that it did not finish."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,24 +1,20 @@
 """The batch scripts of docs/slurm.md on a real Slurm of one node, and shares of the cases."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from processes import LONG_S, ON_THE_CPU
 from standins import slurm as slurm_node
-from standins.slurm import SlurmNode, slurm
+from standins.slurm import slurm
 
 from bench_lib.launch import launchers
 from bench_lib.launch.ranks import Ranks
-from bench_lib.model import Case, Launch, Measurement, Sampling
+from bench_lib.model import Case, Launch, Sampling
 from bench_lib.storage import history
 
 __all__ = ["slurm"]
@@ -67,7 +63,7 @@ engine.processes.share = nobody_shares
 
 
 @pytest.fixture
-def submit(slurm, tmp_path) -> Callable[..., int]:
+def submit(slurm, tmp_path):
     folder = tmp_path / "suite"
     (folder / "perf_tests").mkdir(parents=True)
     (folder / "pytest.ini").write_text(
@@ -86,7 +82,7 @@ def submit(slurm, tmp_path) -> Callable[..., int]:
         (commands / name).chmod(0o755)
     environment = {**slurm.environment, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
 
-    def submit(name: str, *words: str) -> int:
+    def submit(name, *words):
         """Submit one of the page's scripts as it stands there, with words that win over it."""
         (script,) = re.findall(
             rf"^```bash\n(#!/bin/bash\n# {name}\n.*?)^```",
@@ -130,7 +126,7 @@ def test_the_tasks_of_an_array_measure_each_case_once(submit, tmp_path):
     assert sorted(list(run.records) for run in found) == [["doomed"], ["fleet"]]
 
 
-def abreast(slurm: SlurmNode, workload: str, **params: Any) -> Measurement:
+def abreast(slurm, workload, **params):
     case = Case(
         "abreast",
         workload,

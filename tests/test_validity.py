@@ -1,7 +1,5 @@
 """What the hardware is blamed for, in which words, and what is its own business."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

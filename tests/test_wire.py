@@ -1,7 +1,5 @@
 """How the runner and its workers speak: one JSON object a line, over a real socket."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import socket

@@ -1,7 +1,5 @@
 """The worlds that the verdict's error rates are played in, on a few nights."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -12,7 +10,7 @@ error_rates = script("benchmarks/error_rates.py")
 worlds = error_rates.worlds
 
 
-def world(name: str):
+def world(name):
     return next(each for each in worlds.WORLDS if each.name == name)
 
 
@@ -46,7 +44,7 @@ def test_a_broken_promise_is_named():
     assert not worlds.missed([{**row, "world": "drift of 0.02% a night"}])
 
 
-def test_the_command_plays_worlds_by_name(capsys: pytest.CaptureFixture[str]):
+def test_the_command_plays_worlds_by_name(capsys):
     assert error_rates.main(["--worlds", "process", "--nights", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [row["world"] for row in document["worlds"]] == ["process noise only"]

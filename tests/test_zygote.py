@@ -1,7 +1,5 @@
 """The runner's end of a zygote whose children need no torch: what goes wrong at the edges."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
