@@ -6,13 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
+import typer
 from documents import document_in
 
+import bench_lib.cli
 from bench_lib.cli import main
 from bench_lib.report import progress
 
@@ -53,6 +55,16 @@ def commands_below(command: Any) -> dict[str, Any]:
     return {name: command.get_command(None, name) for name in names}
 
 
+def leaves(program: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """Yield each command that has none below it, with its words."""
+    program = program or typer.main.get_command(bench_lib.cli.app)
+    for name, command in commands_below(program).items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
 Kind = TypeVar("Kind", bound=Printed)
 
 
@@ -61,7 +73,6 @@ def unpacked(recorded: Path, folder: Path) -> None:
     shutil.copytree(recorded, folder, dirs_exist_ok=True)
     text = (Path(__file__).parents[1] / "docs/history.md").read_text()
     words = re.search(r"^python - history.*?<<'END'\n(.*?)^END$", text, re.MULTILINE | re.DOTALL)
-    assert words is not None
     months = sorted((folder / "history").glob("*.parquet"))
     subprocess.run([sys.executable, "-", *map(str, months)], input=words[1], text=True, check=True)
 

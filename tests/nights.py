@@ -302,7 +302,6 @@ def regressed(case: Case | None = None, ratio: float = 1.08, **fields: Any) -> N
             "blamed": ["GEMM: MT128x128x32 → MT64x64x32"],
         },
     )
-    assert entry.baseline is not None
     return replace(entry, baseline=replace(entry.baseline, kernels=make_kernels()), **fields)
 
 
@@ -562,7 +561,6 @@ def _example_regression(ratio: float, mode: str, network: str = "resnet50") -> N
             "changes": list(UPGRADE),
         },
     )
-    assert entry.baseline is not None
     return replace(entry, baseline=replace(entry.baseline, kernels=table))
 
 

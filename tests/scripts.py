@@ -13,8 +13,6 @@ ROOT = Path(__file__).parents[1]
 def script(path: str) -> ModuleType:
     """Import a script, by its path in the repository."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for their annotations
     spec.loader.exec_module(module)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from builders import make_fault, make_hardware, make_measurement, the_run
 from command import Printed, ran
-from documents import document_in
 from standins.worker import gpus, held_class, ranks_that
 
 import bench_lib
@@ -99,7 +98,7 @@ def test_on_a_cpu_there_are_two_ranks(run):
 
 def test_json_has_the_rows_and_nothing_else(run):
     answer = run("--op", "all_reduce", "-b", "1M", "-e", "1M", "--json")
-    told = document_in(answer.out)
+    told = answer.json
     assert told["command"] == "collectives"
     (row,) = told["rows"]
     assert (row["size_bytes"], row["count"]) == (2**20, 2**18)

@@ -162,30 +162,19 @@ def test_a_query_says_on_stderr_what_was_left_out(cli, runs, tmp_path):
     assert answer.err == "bench-lib: odd.jsonl: it is not named like the file of a run; left out\n"
 
 
+NO_TABLE = "the query failed: Catalog Error: Table with name"
+BOTH = ("--json", "--csv")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["COPY points TO 'x'"], "a query is one SELECT; it reads the history and never writes it"),
         (["SELEC"], "the query cannot be read: "),
-        (
-            ["SELECT * FROM '/etc/hostname'"],
-            "the query failed: Catalog Error: Table with name /etc/hostname does not exist!",
-        ),
-        (
-            ["SELECT * FROM run"],
-            (
-                "the query failed: Catalog Error: Table with name run does not exist!"
-                '\nDid you mean "runs"?'
-            ),
-        ),
-        (
-            ["SELECT 1", "--json", "--csv"],
-            "--json and --csv both write to standard output; choose one",
-        ),
-        (
-            ["SELECT 1", "--history", "s3://x/runs"],
-            "s3:/x/runs is an address, but ",
-        ),
+        (["SELECT * FROM '/etc/hostname'"], f"{NO_TABLE} /etc/hostname does not exist!"),
+        (["SELECT * FROM run"], f'{NO_TABLE} run does not exist!\nDid you mean "runs"?'),
+        (["SELECT 1", *BOTH], "--json and --csv both write to standard output; choose one"),
+        (["SELECT 1", "--history", "s3://x/runs"], "s3:/x/runs is an address, but "),
     ],
 )
 def test_a_query_that_is_none_is_a_mistake(cli, words, said):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from builders import make_fault, make_hardware, make_measurement, the_run
 from command import Printed, ran
-from documents import document_in
 from golden import golden
 from standins.worker import gpus, held_class
 
@@ -202,7 +201,7 @@ def test_a_copy_over_the_link_has_no_ceiling_that_anybody_knows(run, seen):
 
 
 def test_as_json_it_is_rows_and_where_they_are_kept(run, tmp_path):
-    found = document_in(run("--json", "--op", "gemm", "--layout", "nt").out)
+    found = run("--json", "--op", "gemm", "--layout", "nt").json
     assert (found["command"], found["hardware_key"]) == ("ops", "mi300x")
     (row,) = found["rows"]
     assert row["case_id"] == "op-gemm-8192x8192x8192-nt-fp32"
@@ -287,7 +286,7 @@ def test_profiles_are_tables_between_the_lines_and_ours(run, profiled):
 
 
 def test_profiles_are_in_the_json(run, profiled):
-    found = document_in(run("--enable-profiling", "--json").out)
+    found = run("--enable-profiling", "--json").json
     assert found["profiles"] == {ADD: "table of add\n"}
 
 

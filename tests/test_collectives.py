@@ -114,9 +114,8 @@ def test_sizes_may_be_words(words, size):
     ],
 )
 def test_what_cannot_be_meant_is_a_line(values, words):
-    values = asked(values)
     with pytest.raises(UserError) as raised:
-        collective_case(**{"op": "all_reduce", "bytes": 1024, "ranks": 2, **values})
+        collective_case(**{"op": "all_reduce", "bytes": 1024, "ranks": 2, **asked(values)})
     assert str(raised.value).startswith(words)
 
 

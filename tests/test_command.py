@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from builders import make_case, make_hardware_cpu, make_measurement
+from command import ran
 from processes import ON_THE_CPU, TORCH_ALONE, fresh_context
 
 from bench_lib.engine import commands
@@ -104,7 +104,6 @@ def test_a_server_is_started_asked_and_ended_with_all_its_children(words, tmp_pa
         workload.rewind()
         for _ in range(2):
             workload.step()
-        assert workload.documents is not None
         documents = workload.documents()
         assert [json.loads(each)["metric"]["name"] for each in documents] == ["median_itl_ms"] * 2
         child = int((tmp_path / "child").read_text())
@@ -265,24 +264,16 @@ params = {params}
 
 
 def test_two_environments_of_a_server_are_interleaved(words, monkeypatch, capsys):
-    from bench_lib import backends
-    from bench_lib.cli import main
-
     params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in words.items())
     monkeypatch.chdir(Path(shlex.split(words["start"])[1]).parent)
     Path("matrix.toml").write_text(MATRIX.format(params=f"{{ {params} }}"))
     for name, value in {**ON_THE_CPU, **TORCH_ALONE}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(backends, "detect", lambda **_: [make_hardware_cpu()])
+    monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [make_hardware_cpu()])
     sides = ["--env-a", "NAP_S=0.03", "--env-b", "NAP_S=0.12"]
     asked = ["--matrix", "matrix.toml", "--tier", "smoke", "--pairs", "3", "--most-pairs", "3"]
-    monkeypatch.setattr(sys, "argv", ["bench-lib", "ab", *asked, *sides, "--json"])
     before = started_by_cases()
-    with pytest.raises(SystemExit) as ended:
-        main()
-    out, err = capsys.readouterr()
-    assert out, err
-    answer = json.loads(out)
-    assert ended.value.code == 1, answer
-    assert [row["status"] for row in answer["cases"]] == ["REGRESSED"]
+    answer = ran(["ab", *asked, *sides, "--json"], monkeypatch, capsys)
+    assert answer.status == 1, answer
+    assert [row["status"] for row in answer.json["cases"]] == ["REGRESSED"]
     assert all_gone(before)

@@ -60,7 +60,6 @@ def test_the_commits_between_two_are_told(repository):
 def test_one_commit_is_told_by_the_beginning_of_its_hash(repository):
     folder, hashes = repository
     found = Checkout(folder).commit(hashes[1][:12])
-    assert found is not None
     assert (found.hash, found.subject) == (hashes[1], "second: a | b")
 
 

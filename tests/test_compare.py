@@ -216,11 +216,6 @@ def test_an_answer_that_is_further_off_regressed(compare):
 # ---- exit status ------------------------------------------------------------------------
 
 
-def test_slower_alone_is_no_failure(compare):
-    a, b = run(record()), run(record(change=0.5), day=20)
-    assert compare(a, b).status == 0
-
-
 def test_fail_on_ends_with_one_where_a_case_is_slower_by_more(compare):
     a, b = run(record()), run(record(change=0.05), day=20)
     assert compare(a, b, "--fail-on", "2%").status == 1

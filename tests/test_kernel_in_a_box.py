@@ -60,8 +60,7 @@ BUSY = 97
 
 def laid_out(folder: Path, machine: Machine) -> tuple[Site, list[Hardware]]:
     site = machine.lay_out(folder / "machine")
-    environ = dict.fromkeys((), "")
-    return site, backends.detect(folder / "machine/root", environ)
+    return site, backends.detect(folder / "machine/root", {})
 
 
 def at_work(site: Site) -> Site:
@@ -98,10 +97,10 @@ def look(site: Site, device: Hardware) -> dict[str, Any]:
     return backends.of(device).telemetry(device, site.folder / "root", 0).look(with_pids=False)
 
 
-def watched(site: Site, device: Hardware, looks: int = 4) -> Telemetry:
+def watched(site: Site, device: Hardware) -> Telemetry:
     source = backends.of(device).telemetry(device, site.folder / "root", 0)
     samples = []
-    for n in range(looks):
+    for n in range(4):
         again(site)
         seen = source.look(with_pids=False)
         fields = {
@@ -113,9 +112,7 @@ def watched(site: Site, device: Hardware, looks: int = 4) -> Telemetry:
         throttling |= {n: seen[n] for n in ("counters", "ticks") if n in seen}
         samples.append(TelemetrySample(t=float(n), source=source.name, **fields, **throttling))
         time.sleep(0.003)
-    found = summarise(samples, 0, looks)
-    assert found is not None
-    return found
+    return summarise(samples, 0, len(samples))
 
 
 # --- devices, tables, sources ------------------------------------------------------------

@@ -81,9 +81,8 @@ def test_an_id_says_what_is_not_as_usual():
     ],
 )
 def test_what_cannot_be_meant_is_a_line(values, words):
-    values = asked(values)
     with pytest.raises(UserError) as raised:
-        case_of(language_axes(), {"network": "llama-3.2-1b", "batch_size": 8, **values})
+        case_of(language_axes(), {"network": "llama-3.2-1b", "batch_size": 8, **asked(values)})
     assert str(raised.value).startswith(words)
 
 

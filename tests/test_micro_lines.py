@@ -135,10 +135,6 @@ def test_the_header_says_what_else_was_asked_for():
     assert printed[-2:] == ["World size: 2", "Local batch size: 64"]
 
 
-def timed(*measured: PrintedIteration) -> list[str]:
-    return lines.timed(measured)
-
-
 def test_the_lines_of_warming_up_and_of_measuring_are_the_guides():
     warmup = [PrintedIteration(6.9078, 0.242), PrintedIteration(6.9, 0.065)]
     assert lines.warming_up(warmup, 2) == [
@@ -148,7 +144,7 @@ def test_the_lines_of_warming_up_and_of_measuring_are_the_guides():
         "Warmup complete.",
         "",
     ]
-    assert timed(PrintedIteration(6.8, 0.0625)) == [
+    assert lines.timed([PrintedIteration(6.8, 0.0625)]) == [
         "Running timed iterations...",
         "Epoch 0: Loss = 6.8000, Time = 0.062 seconds",
     ]
@@ -163,7 +159,7 @@ def test_the_lines_of_warming_up_and_of_measuring_are_the_guides():
     ],
 )
 def test_short_times_have_more_places(seconds, text):
-    (*_, printed) = timed(PrintedIteration(6.9078, seconds))
+    (*_, printed) = lines.timed([PrintedIteration(6.9078, seconds)])
     assert printed == f"Epoch 0: Loss = 6.9078, Time = {text} seconds"
 
 

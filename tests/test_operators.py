@@ -161,8 +161,7 @@ def test_shapes_broadcast_as_in_torch():
     ],
 )
 def test_flops_and_bytes_are_those_of_the_formula(values, flops, moved, held):
-    values = asked(values)
-    assert amounts(**values) == (flops, moved, held)
+    assert amounts(**asked(values)) == (flops, moved, held)
 
 
 @pytest.mark.parametrize(("tokens", "experts", "skew"), [(64, 8, 1), (6, 3, 3), (16384, 256, 16)])
@@ -306,8 +305,7 @@ def test_whatever_is_asked_for_is_an_operation_or_a_refusal(**values):
     ],
 )
 def test_an_id_says_what_is_measured(values, case_id):
-    values = asked(values)
-    case = operator_case(**values)
+    case = operator_case(**asked(values))
     assert (case.id, case.workload) == (case_id, "operator")
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import typer
 from builders import (
     CASE_ID,
     make_attempt,
@@ -24,11 +23,10 @@ from builders import (
     make_record,
     make_verdict,
 )
-from command import commands_below
+from command import leaves
 from documents import answers, schema_writer, validator
 from scripts import script
 
-import bench_lib.cli
 from bench_lib.model import Baseline, Kernel, KernelTable, Quarantine, SlowDown, Status
 from bench_lib.profiling.store import Profile, keep
 from bench_lib.storage import baselines
@@ -54,32 +52,23 @@ def test_every_schema_is_one_and_is_in_the_docs_and_no_other_is():
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
-def leaves(program, path=""):
-    """Yield the words of every command, and the names of its options."""
-    for name, command in commands_below(program).items():
-        below = f"{path} {name}".strip()
-        if hasattr(command, "commands"):
-            yield from leaves(command, below)
-        else:
-            yield below, {name for each in command.params for name in each.opts}
-
-
-def commands(program):
-    """Return every command that takes --json, with the names of its options."""
-    return ((path, names) for path, names in leaves(program) if "--json" in names)
+def commands(*, json):
+    """Return the words of every command that takes --json, or that does not."""
+    return {
+        " ".join(path)
+        for path, command in leaves()
+        if any("--json" in each.opts for each in command.params) is json
+    }
 
 
 def test_commands_without_json_are_named_in_the_docs():
     page = " ".join((DOCS / "json.md").read_text().split())
     told = re.search(r"All commands take it but (.*?), which writes", page)[1]
-    program = typer.main.get_command(bench_lib.cli.app)
-    silent = {path for path, _ in leaves(program)} - {path for path, _ in commands(program)}
-    assert set(re.findall(r"`([^`]+)`", told)) == silent
+    assert set(re.findall(r"`([^`]+)`", told)) == commands(json=False)
 
 
 def test_every_command_that_takes_json_has_recorded_fields_and_no_other_has():
-    program = dict(commands(typer.main.get_command(bench_lib.cli.app)))
-    names = [re.sub(r"[ -]+", "-", path) for path in program]
+    names = [re.sub(r"[ -]+", "-", path) for path in commands(json=True)]
     beside = {"profile-diff"}
     beside |= {f"exercise-{name}" for name in (*STUDIES, "largest-batch")}
     beside |= {"train-cifar100", "train-cifar10-table"}

@@ -9,9 +9,7 @@ import pytest
 from builders import make_attempt, make_case, make_environment, make_fault, make_hardware
 from builders import make_measurement as measurement
 from command import ran
-from documents import document_in
 
-from bench_lib.cli import main
 from bench_lib.engine.pace import Pace
 from bench_lib.engine.settings import Outcome, Progress
 from bench_lib.model import UserError
@@ -185,11 +183,9 @@ def test_a_case_that_cannot_be_measured_is_named_with_the_reason(wrong, message)
 )
 def test_a_wrong_option_is_named_before_anything_is_measured(options, message, monkeypatch, capsys):
     monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [make_hardware(vendor="cpu")])
-    monkeypatch.setattr("sys.argv", ["bench-lib", "selfcheck", *options])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    answer = ran(["selfcheck", *options], monkeypatch, capsys)
+    assert answer.status == 2
+    assert message in answer.err
 
 
 def test_what_is_left_follows_the_cases_that_were_measured():
@@ -246,6 +242,5 @@ def test_the_command_says_what_is_found(command):
     assert [row.split()[0] for row in lines[1:4]] == ["0.0%", "0.5%", "2.0%"]
     assert "9 fresh processes, each clean and with 0.5%, 2.0% added" in err
     assert "tolerance 0.25%: slowdowns of 0." in out
-    _, out, _ = command(*words, "--json")
-    found = document_in(out)
+    found = command(*words, "--json").json
     assert (found["detected"], found["holds"]) == (0.005, True)

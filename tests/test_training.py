@@ -46,9 +46,8 @@ AT_ONCE = Sampling(warmup_s=0, warmup_max_s=0, iterations=2, max_iterations=2, m
     ],
 )
 def test_an_id_names_what_is_not_usual(values, expected):
-    values = asked(values)
     usual = {"dataset": "cifar100", "network": "resnet50", "batch_size": 256, "feed": "fixed"}
-    assert expected in training_case(**{**usual, **values}).id
+    assert expected in training_case(**{**usual, **asked(values)}).id
 
 
 @pytest.mark.parametrize(
@@ -73,10 +72,9 @@ def test_an_id_names_what_is_not_usual(values, expected):
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(values, words):
-    values = asked(values)
     usual = {"dataset": "cifar100", "network": "resnet50", "batch_size": 256, "feed": "fixed"}
     with pytest.raises(UserError) as raised:
-        training_case(**{**usual, **values})
+        training_case(**{**usual, **asked(values)})
     assert str(raised.value).startswith(words)
 
 

@@ -163,14 +163,9 @@ def test_a_device_that_was_held_back_is_said_with_the_share_and_the_heat():
     assert blame(seen, AMD) == "throttled: thermal, memory for 43% of the time, at 101 °C"
 
 
-def test_a_moment_in_a_long_stretch_does_not_count():
-    seen = make_telemetry(throttle=["thermal"], throttled={"thermal": 0.05})
-    assert blame(seen, AMD) is None
-
-
 def test_all_that_lasted_is_named_and_nothing_else():
     reasons = ["power cap", "thermal", "prochot", "voltage"]
-    shares = {"power cap": 1.0, "thermal": 0.5, "voltage": 0.01}
+    shares = {"power cap": 1.0, "thermal": 0.5, "voltage": 0.05}
     seen = make_telemetry(throttle=reasons, throttled=shares, temperature_c=None)
     assert held_back(seen) == "throttled: thermal for 50% of the time, prochot"
     assert held_back(make_telemetry()) is None

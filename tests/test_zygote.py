@@ -25,6 +25,7 @@ from bench_lib.launch.zygote import Zygote
 from bench_lib.model import Case, Device
 
 WORKER = Path(__file__).parent.parent / "benchmarks" / "faults_worker.py"
+BECOME_THE_WORKER = f'exec {sys.executable} -S -E {WORKER} "$@"'
 GPU = Device("cuda", "AMD Instinct MI300X", "gfx942", 304, 192 * 2**30)
 
 
@@ -36,17 +37,31 @@ def state(tmp_path):
 
 
 @pytest.fixture
-def zygote(tmp_path, state):
-    program = tmp_path / "worker"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {WORKER} "$@"\n')
-    program.chmod(0o755)
-    environment = {
+def program(tmp_path):
+    def write(script):
+        path = tmp_path / "worker"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def environment(state):
+    devices = json.dumps([dataclasses.asdict(GPU)])
+    return {
         "FAULTS_STATE": str(state),
-        "FAULTS_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
+        "FAULTS_DEVICES": devices,
         "HIP_VISIBLE_DEVICES": "0",
         "BENCH_LIB_PRELOAD": "no",
     }
-    with contextlib.closing(Zygote(python=str(program), environment=environment)) as started:
+
+
+@pytest.fixture
+def zygote(program, environment):
+    python = program(BECOME_THE_WORKER)
+    with contextlib.closing(Zygote(python=python, environment=environment)) as started:
         yield started
 
 
@@ -146,41 +161,25 @@ def test_a_program_whose_starter_is_gone_already_does_not_begin(became):
     assert became[1] == []
 
 
-def test_workers_that_are_killed_while_they_start_say_so(tmp_path):
-    program = tmp_path / "worker"
-    program.write_text("#!/bin/sh\nkill -9 $$\n")
-    program.chmod(0o755)
+def test_workers_that_are_killed_while_they_start_say_so(program):
     with pytest.raises(WorkerKilledError, match="SIGKILL"):
-        Zygote(python=str(program)).wait()
+        Zygote(python=program("kill -9 $$")).wait()
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_workers_that_did_not_start_do_not_start_for_who_asks_again(tmp_path, is_shared):
-    program = tmp_path / "worker"
-    program.write_text("#!/bin/sh\nexit 1\n")
-    program.chmod(0o755)
-    zygote = Zygote(python=str(program), is_shared=is_shared)
+def test_workers_that_did_not_start_do_not_start_for_who_asks_again(program, is_shared):
+    zygote = Zygote(python=program("exit 1"), is_shared=is_shared)
     for _ in range(2):
         with pytest.raises(LaunchError):
             zygote.fork(tries=1)
 
 
 @pytest.fixture
-def processes(tmp_path, state):
-    environment = {
-        "FAULTS_STATE": str(state),
-        "FAULTS_DEVICES": json.dumps([dataclasses.asdict(GPU)]),
-        "HIP_VISIBLE_DEVICES": "0",
-    }
-    program = tmp_path / "worker"
-    program.write_text(
-        f"#!/bin/sh\n[ ! -e {tmp_path}/once ] || {{ rm {tmp_path}/once; kill -9 $$; }}\n"
-        f'exec {sys.executable} -S -E {WORKER} "$@"\n'
-    )
-    program.chmod(0o755)
+def processes(program, environment):
+    python = program(BECOME_THE_WORKER)
     made = Processes(
         make_hardware(uuid=None, bdf=None),
-        lambda: Zygote(python=str(program), environment=environment),
+        lambda: Zygote(python=python, environment=environment),
         described=make_environment(),
         ranks_for=lambda _case: Ranks(LaunchCommand("none", (), 2)),
         give_way=list,
