@@ -5,19 +5,16 @@ GPU: the machine's ``/sys`` and ``/dev`` are in a box.  ``/opt/rocm`` is taken, 
 BENCH_LIB_TEST_ROCM names, one a release.  Without any they are skipped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from standins.rocm import box
-from standins.rocm.machine import HERE, Machine, mi250x, mi300x
+from standins.rocm.machine import HERE, mi250x, mi300x
 from test_kernel_in_a_box import MACHINES, at_work
 
 NAMED = os.environ.get("BENCH_LIB_TEST_ROCM")
@@ -106,7 +103,7 @@ def ask(tmp_path, rocm, libdrm):
     if reason is not None and not os.environ.get("CI"):
         pytest.skip(reason)
 
-    def run(machine: Machine, script: str, *words: str, stands_in: bool = False) -> Any:
+    def run(machine, script, *words, stands_in=False):
         site = at_work(machine.lay_out(tmp_path / f"machine-{len(list(tmp_path.iterdir()))}"))
         own = site.folder / "root/opt/rocm" if stands_in else rocm
         environ = site.environ(ROCM_PATH=str(own), LD_LIBRARY_PATH=str(libdrm))
@@ -123,17 +120,17 @@ def ask(tmp_path, rocm, libdrm):
     return run
 
 
-def told(look: dict[str, Any]) -> dict[str, Any]:
+def told(look):
     sensors = {name: look.get(name) for name in SENSORS}
     return {**sensors, "counters": sorted(look.get("counters", ()))}
 
 
-def growth(looks: list[dict[str, Any]]) -> dict[str, bool]:
+def growth(looks):
     before, after = (look.get("counters", {}) for look in looks)
     return {name: after[name] > before[name] for name in before}
 
 
-def knows(version: list[int], revision: int) -> bool:
+def knows(version, revision):
     """Whether a library of that version is known to read a revision of the table.
 
     None of those that this was tried with reads 1.9; a later one may.

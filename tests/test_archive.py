@@ -1,7 +1,5 @@
 """The history at size: what counts, once, in which order, and what is told of the rest."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -30,7 +28,7 @@ from builders import (
     write_run,
 )
 
-from bench_lib.model import Record, Status
+from bench_lib.model import Status
 from bench_lib.storage import archive, history
 from bench_lib.storage.archive import Archive, Point
 from bench_lib.storage.history import reference
@@ -38,7 +36,7 @@ from bench_lib.storage.lines import HistoryError
 from bench_lib.verdict.statistics.iterations import spread
 
 
-def record(seconds: float = 0.5, case_id: str = CASE_ID, **fields) -> Record:
+def record(seconds=0.5, case_id=CASE_ID, **fields):
     measurement = make_measurement(iteration_s=[seconds] * 20, peak_memory_bytes=2**20)
     usual = {
         "attempts": [make_attempt(measurement=measurement, case_id=case_id)],
@@ -48,7 +46,7 @@ def record(seconds: float = 0.5, case_id: str = CASE_ID, **fields) -> Record:
     return make_record(case=make_case(id=case_id), **{**usual, **fields})
 
 
-def rewrite(path: Path, *, times: list | None = None, exit_status: int = 0, **figures) -> None:
+def rewrite(path, *, times=None, exit_status=0, **figures):
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for line in lines:
         if line["kind"] == "attempt":
@@ -59,14 +57,14 @@ def rewrite(path: Path, *, times: list | None = None, exit_status: int = 0, **fi
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def points_of(found: Archive, case_id: str, key: str, since: str = "") -> list[Point]:
+def points_of(found, case_id, key, since=""):
     known = found.all_series(since=since)
     return [
         point for case, own, points in known if (case, own) == (case_id, key) for point in points
     ]
 
 
-def ask(found: Archive, sql: str) -> SimpleNamespace:
+def ask(found, sql):
     columns, rows = found.ask(sql)
     return SimpleNamespace(columns=columns, rows=list(rows))
 

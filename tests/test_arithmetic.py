@@ -1,12 +1,8 @@
 """Arithmetic proves itself: which one answered is told by its error, and another is refused."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -97,8 +93,8 @@ def test_this_cpu_answers_in_the_precision_that_it_is_asked_for(precision):
     assert {name: error / wanted < 4 for name, error in errors.items()} == dict.fromkeys(BOTH, True)
 
 
-def rounded(bits: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    def to(tensor: torch.Tensor) -> torch.Tensor:
+def rounded(bits):
+    def to(tensor):
         mantissa, exponent = torch.frexp(tensor.double())
         return torch.ldexp(torch.round(mantissa * 2**bits) / 2**bits, exponent).float()
 
@@ -107,13 +103,13 @@ def rounded(bits: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 @pytest.fixture
 def in_place_of_fp32(monkeypatch):
-    def use(to: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def use(to):
         product, convolution = torch.mm, torch.nn.functional.conv2d
 
-        def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        def mm(a, b):
             return product(a, b) if a.dtype == torch.float64 else product(to(a), to(b)).float()
 
-        def conv2d(x: torch.Tensor, w: torch.Tensor, **words: int) -> torch.Tensor:
+        def conv2d(x, w, **words):
             return convolution(to(x), to(w), **words).float()
 
         monkeypatch.setattr(arithmetic.torch, "mm", mm)
@@ -155,9 +151,7 @@ def test_tf32_that_is_fp32_is_refused_and_tf32_is_not(in_place_of_fp32):
 
 @pytest.fixture
 def on_amd(monkeypatch):
-    def make(
-        arch: str = "gfx942:sramecc+:xnack-", allowed: str | None = None, version: str = "2.9.1"
-    ) -> torch.device:
+    def make(arch="gfx942:sramecc+:xnack-", allowed=None, version="2.9.1"):
         seen = SimpleNamespace(gcnArchName=arch, major=9)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: seen)
         monkeypatch.setattr(torch.version, "hip", "7.0")
@@ -206,7 +200,7 @@ def test_products_in_tf32_are_skipped_on_amd_unless_they_are_allowed(on_amd, abo
 # --- in a worker -------------------------------------------------------------------------
 
 
-def proving(monkeypatch: pytest.MonkeyPatch, precision: str) -> dict[str, Any]:
+def proving(monkeypatch, precision):
     monkeypatch.setattr(process, "measure", lambda case, _: make_measurement(case_id=case.id))
     case = make_case(workload="operator", params={"op": "gemm", "precision": precision})
     clock = SimpleNamespace(release=lambda: None)

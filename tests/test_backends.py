@@ -1,7 +1,5 @@
 """A vendor is one folder: nobody else knows its name, and an installed package adds another."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -13,11 +11,10 @@ from builders import make_case, make_environment, make_hardware, make_telemetry
 
 from bench_lib import backends
 from bench_lib.backends import sysfs
-from bench_lib.backends.profiler import Profiler
 from bench_lib.backends.tool import ToolError
 from bench_lib.engine.telemetry import look_once
 from bench_lib.environment.fingerprint import collect
-from bench_lib.model import Device, Hardware, MachineWarning, UserError
+from bench_lib.model import Device, MachineWarning, UserError
 from bench_lib.profiling.profilers import UnprofiledError, with_vendors
 from bench_lib.storage.acceptance import conditions_of
 from bench_lib.verdict import validity
@@ -106,7 +103,7 @@ def machine(tmp_path):
     return root
 
 
-def detected(machine: Path, **environ: str) -> list[Hardware]:
+def detected(machine, **environ):
     return backends.detect(machine, environ)
 
 
@@ -176,7 +173,7 @@ def test_a_backend_that_fails_to_look_is_a_warning(package, machine):
 class VTune:
     names = ("intel", "vtune")
 
-    def require(self, name: str) -> Profiler:
+    def require(self, name):
         raise ToolError(f"{name} is not installed")
 
 

@@ -1,7 +1,5 @@
 """Commits and versions as candidates: their line, how they are made, and what is left of them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -24,7 +22,7 @@ def repository(tmp_path, monkeypatch):
     return made
 
 
-def says(side, *words: str) -> str:
+def says(side, *words):
     """Run a side's interpreter as a worker is run, and return what it prints."""
     done = subprocess.run(
         [side.python, *words],
@@ -140,7 +138,7 @@ SAID = "WARNING: ...\nengine (3.0)\nAvailable versions: 3.0, {}2.0+rocm7, 1.0\n 
 
 @pytest.fixture
 def pip(monkeypatch):
-    asked: list[list[str]] = []
+    asked = []
 
     def build(words, _what):
         asked.append(list(words))

@@ -1,7 +1,5 @@
 """What failures have in common: their device, since when, and the cause."""
 
-from __future__ import annotations
-
 import datetime as dt
 from dataclasses import replace
 
@@ -12,10 +10,9 @@ import pytest
 from bench_lib.model import Quarantine, Status
 from bench_lib.report import console
 from bench_lib.report.findings import causes, device, onset
-from bench_lib.report.night import Night, NightCase
 
 
-def gpu(number: int) -> dict[str, object]:
+def gpu(number):
     return {
         "index": number,
         "bdf": f"0000:{0x10 + number:02x}:00.0",
@@ -25,7 +22,7 @@ def gpu(number: int) -> dict[str, object]:
     }
 
 
-def on(number: int, status: Status = Status.OK, name: str = "resnet50") -> NightCase:
+def on(number, status=Status.OK, name="resnet50"):
     case = nights.make_case(name, 1 + number)
     hardware = replace(nights.MI300X, **gpu(number))
     make = {Status.ERROR: nights.error, Status.INVALID: nights.invalid}.get(status)
@@ -34,7 +31,7 @@ def on(number: int, status: Status = Status.OK, name: str = "resnet50") -> Night
     return make(case, hardware=hardware)
 
 
-def eight(*broken: int, status: Status = Status.ERROR) -> Night:
+def eight(*broken, status=Status.ERROR):
     return nights.make_night(
         [
             on(number, status if number in broken else Status.OK, name)
@@ -44,7 +41,7 @@ def eight(*broken: int, status: Status = Status.ERROR) -> Night:
     )
 
 
-def test_a_failure_s_gpu_is_named_where_there_are_several() -> None:
+def test_a_failure_s_gpu_is_named_where_there_are_several():
     night = eight(3)
     assert device(night, night.entries[3]) == "mi325x, GPU 3 (0000:13:00.0)"
     assert device(nights.make_night(), nights.make_entry()) == "mi300x"
@@ -53,7 +50,7 @@ def test_a_failure_s_gpu_is_named_where_there_are_several() -> None:
 # --- since when ------------------------------------------------------------------------------
 
 
-def test_without_a_change_point_what_changed_is_told_from_the_last_ok_night_on() -> None:
+def test_without_a_change_point_what_changed_is_told_from_the_last_ok_night_on():
     points = nights.make_points(10, steps=[(9, 1.08)], last=Status.REGRESSED)
     entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, points=points)
     known = {nights.OLD_ENVIRONMENT: builders.make_environment(), nights.ENVIRONMENT: nights.AFTER}
@@ -63,7 +60,7 @@ def test_without_a_change_point_what_changed_is_told_from_the_last_ok_night_on()
     assert "rocm 7.0.1 -> 7.1.0" in began.changes
 
 
-def test_what_failed_in_all_nights_that_are_known_may_have_failed_before() -> None:
+def test_what_failed_in_all_nights_that_are_known_may_have_failed_before():
     points = [replace(p, status=Status.REGRESSED) for p in nights.make_points(4)]
     entry = nights.make_entry(status=Status.REGRESSED, ratio=1.08, points=points)
     night = nights.make_night([entry])
@@ -72,7 +69,7 @@ def test_what_failed_in_all_nights_that_are_known_may_have_failed_before() -> No
     assert ", since" not in causes(nights.make_night([first]))[0].title
 
 
-def test_the_project_s_own_code_comes_last_of_what_changed() -> None:
+def test_the_project_s_own_code_comes_last_of_what_changed():
     entry = nights.regressed()
     moved = replace(entry.moved[0], environment=["commit a -> b", *nights.UPGRADE])
     entry = replace(entry, moved=[moved])
@@ -85,12 +82,12 @@ def test_the_project_s_own_code_comes_last_of_what_changed() -> None:
 # --- causes ----------------------------------------------------------------------------------
 
 
-def _blaming(name: str, network: str, ratio: float) -> NightCase:
+def _blaming(name, network, ratio):
     entry = nights.regressed(nights.make_case(network), ratio)
     return replace(entry, record=replace(entry.record, blamed=[name]))
 
 
-def test_failures_are_grouped_by_first_bad_run_and_kind_of_kernel() -> None:
+def test_failures_are_grouped_by_first_bad_run_and_kind_of_kernel():
     gemms = [_blaming("GEMM: A → B", "a", 1.02), _blaming("GEMM: C → D", "b", 1.2)]
     other = _blaming("convolution: E → F", "c", 1.1)
     earlier = _blaming("GEMM: A → B", "d", 1.3)
@@ -104,7 +101,7 @@ def test_failures_are_grouped_by_first_bad_run_and_kind_of_kernel() -> None:
     assert len({cause.name for cause in found}) == 3
 
 
-def test_errors_that_differ_in_numbers_alone_have_one_cause() -> None:
+def test_errors_that_differ_in_numbers_alone_have_one_cause():
     words = "out of memory in build: 17 MiB at 0x7f00"
     entries = [nights.error(nights.make_case(name)) for name in ("a", "b", "c")]
     for at, text in enumerate((words, words.replace("17", "19"), "died in measure: SIGABRT")):
@@ -116,14 +113,14 @@ def test_errors_that_differ_in_numbers_alone_have_one_cause() -> None:
     assert found[0].title == "2 cases: out of memory in build: … MiB at …"
 
 
-def test_memory_that_grew_is_no_kernels_fault() -> None:
+def test_memory_that_grew_is_no_kernels_fault():
     entry = nights.regressed()
     memory = replace(entry.record.verdicts[0], metric="memory", unit="B")
     grown = replace(entry, record=replace(entry.record, verdicts=[memory]))
     assert [cause.blamed for cause in causes(nights.make_night([grown]))] == ["memory"]
 
 
-def test_what_is_in_quarantine_has_no_cause_to_find() -> None:
+def test_what_is_in_quarantine_has_no_cause_to_find():
     assert causes(nights.make_night([nights.quarantined(), nights.make_entry()])) == []
 
 
@@ -133,7 +130,7 @@ def test_what_is_in_quarantine_has_no_cause_to_find() -> None:
 @pytest.mark.parametrize(
     ("until", "row"), [("2020-01-02", "(REGRESSED)"), ("2020-01-01", "REGRESSED")]
 )
-def test_a_quarantine_counts_by_the_day_of_the_run(until: str, row: str) -> None:
+def test_a_quarantine_counts_by_the_day_of_the_run(until, row):
     entry = nights.quarantined()
     held = Quarantine("slow", dt.date.fromisoformat(until), "2019-12-01T00:00:00Z")
     attempt = replace(entry.record.attempts[0], time="2020-01-02T00:10:00Z")

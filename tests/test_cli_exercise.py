@@ -1,7 +1,5 @@
 """``bench-lib exercise``: what each command measures, prints, keeps and refuses."""
 
-from __future__ import annotations
-
 import re
 import signal
 from dataclasses import replace
@@ -26,7 +24,7 @@ EAGER = "resnet50-b32-fp32-eager-infer"
 
 
 class Answer(Printed):
-    def table(self) -> list[list[str]]:
+    def table(self):
         rows = self.lines[: self.lines.index("")]
         return [re.split("  +", row.strip()) for row in rows]
 
@@ -35,7 +33,7 @@ class Answer(Printed):
 def exercise(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def run(*words, script=None, device=DEVICE) -> Answer:
+    def run(*words, script=None, device=DEVICE):
         monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [device])
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", lambda: SIZES)
         monkeypatch.setattr(
@@ -46,7 +44,7 @@ def exercise(tmp_path, monkeypatch, capsys):
     return run
 
 
-def steps(seconds: float) -> list[list[float]]:
+def steps(seconds):
     """Return a script's answer of steps that all take so long."""
     return [[seconds] * 20]
 
@@ -198,7 +196,7 @@ def test_as_json_an_exercise_has_rows_figures_and_where_it_is_kept(exercise, tmp
 # ---- largest batch ----------------------------------------------------------------------
 
 
-def limited(**limits: int):
+def limited(**limits):
     """Return a script in which batches above a precision's limit do not fit."""
     return {
         f"resnet50-b{batch}-{name}-eager-infer": [OOM]

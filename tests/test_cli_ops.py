@@ -1,7 +1,5 @@
 """``bench-lib ops``: TorchTensorOpsBench's flags and lines, our table, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +23,11 @@ ADD = "op-add-64x1024x1024-fp32"
 
 class Answer(Printed):
     @property
-    def told(self) -> list[str]:
+    def told(self):
         return self.lines[1 : self.lines.index("")]
 
     @property
-    def table(self) -> list[list[str]]:
+    def table(self):
         begin = next(i for i, line in enumerate(self.lines) if line.startswith("operator "))
         rows = self.lines[begin : self.lines.index("", begin)]
         return [re.split("  +", row.strip()) for row in rows]
@@ -39,7 +37,7 @@ class Answer(Printed):
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def run(*words, script=None, devices=(DEVICE,)) -> Answer:
+    def run(*words, script=None, devices=(DEVICE,)):
         monkeypatch.setattr("bench_lib.backends.detect", lambda **_: list(devices))
         monkeypatch.setattr("bench_lib.launch.catalogue.network_sizes", dict)
         monkeypatch.setattr(
@@ -54,7 +52,7 @@ def run(tmp_path, monkeypatch, capsys):
 def seen(monkeypatch):
     """Return a function that has every measurement say this besides."""
 
-    def say(**fields) -> None:
+    def say(**fields):
         usual = make_measurement(**fields)
         monkeypatch.setattr("standins.worker.make_measurement", lambda **f: replace(usual, **f))
 
@@ -258,7 +256,7 @@ def profiled(monkeypatch):
     """Have the profiler answer without a process; returns what it was asked."""
     asked = []
 
-    def profile(case, folder: Path, _asked, *, environment):
+    def profile(case, folder, _asked, *, environment):
         asked.append((case.id, environment))
         if case.params["op"] == "mul":
             raise CaseFault(make_fault())

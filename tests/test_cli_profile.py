@@ -1,25 +1,22 @@
 """``bench-lib profile``: which case, what is told and kept, what two profiles differ in."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import make_case, make_environment, make_hardware
-from command import Printed, ran
+from command import ran
 from golden import golden
 from standins.rocm.profilers import install
 from tracefiles import copy, iteration, kernel, launch, on_rocm, operation, write
 
 from bench_lib.engine.devicelock import DeviceLock
 from bench_lib.launch import profiled, wire
-from bench_lib.model import Attempt, Case, Kernel, KernelTable
+from bench_lib.model import Attempt, Kernel, KernelTable
 from bench_lib.profiling import store
 from bench_lib.profiling.store import Profile
 from bench_lib.storage.history import Writer
@@ -58,7 +55,7 @@ def profile(tmp_path, monkeypatch, capsys):
         functools.partial(DeviceLock, folder=tmp_path / "locks"),
     )
 
-    def run(*words: str, device=DEVICE, matrix: str = "matrix.toml") -> Printed:
+    def run(*words, device=DEVICE, matrix="matrix.toml"):
         monkeypatch.setattr("bench_lib.backends.detect", lambda **_: [device])
         return ran(["profile", *words, "--matrix", matrix], monkeypatch, capsys)
 
@@ -71,16 +68,16 @@ def worker(tmp_path, monkeypatch):
     laid_out.mkdir()
     monkeypatch.setenv("STANDIN", str(laid_out))
     standin = Path(__file__).parent / "standins" / "profiled.py"
-    orders: list[tuple[Case, wire.ProfileRequest]] = []
+    orders = []
 
-    def order(case, folder, asked, _python="") -> list[str]:
+    def order(case, folder, asked, _python=""):
         folder.mkdir(parents=True, exist_ok=True)
         orders.append((case, asked))
         return [sys.executable, "-IS", str(standin), str(folder)]
 
     monkeypatch.setattr(profiled, "order", order)
 
-    def leave(*, told: dict[str, Any] | None = None, output: str = "", **result: Any) -> list[Any]:
+    def leave(*, told=None, output="", **result):
         whole = {"done": True, "steps": 2, "versions": {"torch": "2.12.0"}, **result}
         (laid_out / "result.json").write_text(json.dumps(whole))
         (laid_out / "output").write_text(output)
@@ -272,7 +269,7 @@ TOLD = {
 
 @pytest.fixture
 def rocm(tmp_path, monkeypatch):
-    def installed(version: str) -> None:
+    def installed(version):
         for name, value in install(tmp_path / "rocm", version=version).items():
             monkeypatch.setenv(name, value)
 
@@ -351,7 +348,7 @@ def test_what_a_profiler_cannot_do_is_refused_before_a_worker_starts(  # noqa: P
 
 def test_a_profiler_that_is_not_installed_is_status_1_with_what_to_install(
     profile, worker, monkeypatch, tmp_path
-) -> None:
+):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     orders = worker(told=TOLD, steps_in_all=9)
@@ -395,7 +392,7 @@ def test_each_rank_has_its_table_and_its_file(profile, worker, monkeypatch, tmp_
 # ---- two profiles -------------------------------------------------------------------------------
 
 
-def kept(folder: Path, name: str, *times: tuple[str, float, float], **about: Any) -> str:
+def kept(folder, name, *times, **about):
     table = KernelTable("torch.profiler", 5, [Kernel(n, calls, s) for n, s, calls in times])
     path = folder / name / "kernels.json"
     path.parent.mkdir(parents=True)

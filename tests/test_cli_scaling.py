@@ -1,7 +1,5 @@
 """``bench-lib scaling``: what is measured, what it comes to, what is kept and what is refused."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -26,7 +24,7 @@ NET = "resnet50-b64-fp32-eager-train"
 
 class Answer(Printed):
     @property
-    def rows(self) -> list[dict[str, str]]:
+    def rows(self):
         head, *body = self.lines[: self.lines.index("")]
         names = re.findall(r"\S+(?: \S+)*", head)
         ends = [head.index(name) + len(name) for name in names]
@@ -44,7 +42,7 @@ class Answer(Printed):
             rows.append(cells)
         return rows
 
-    def said(self, begin: str) -> str:
+    def said(self, begin):
         """Return the only line that begins so."""
         (line,) = [line for line in self.lines if line.startswith(begin)]
         return line
@@ -54,7 +52,7 @@ class Answer(Printed):
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def run(*words, script=None, devices=(CPU,), per_rank=None) -> Answer:
+    def run(*words, script=None, devices=(CPU,), per_rank=None):
         """Answer with steps of 10 ms and 4 images a rank, unless the script has others."""
         script = {**(script or {})}
 
@@ -94,7 +92,7 @@ def run(tmp_path, monkeypatch, capsys):
 def seen(monkeypatch):
     """Return a function that has every measurement in a context say this besides."""
 
-    def say(**fields) -> None:
+    def say(**fields):
         usual = make_measurement(**fields)
         monkeypatch.setattr(
             "standins.worker.make_measurement", lambda **f: replace(usual, **_timed(f))
@@ -107,12 +105,12 @@ def seen(monkeypatch):
     return say
 
 
-def steps(seconds: float) -> list[list[float]]:
+def steps(seconds):
     """Return a script's answer of steps that all take so long."""
     return [[seconds] * 20]
 
 
-def strong(over: str, serial: float, most: int = 8, one_s: float = 0.4) -> dict[str, list]:
+def strong(over, serial, most=8, one_s=0.4):
     """Return the steps that Amdahl's law gives threads or processes."""
     script = {}
     for n in (1, 2, 4, 8):

@@ -1,9 +1,6 @@
 """Collectives: which there are, how sizes are counted, nccl-tests' columns, checked answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ from bench_lib.worker.workloads.collectives import DTYPES, calls_in_a_step, coll
 CPU = torch.device("cpu")
 
 
-def one(op: str = "all_reduce", size: int = 1024, **fields: Any) -> Collective:
+def one(op="all_reduce", size=1024, **fields):
     return Collective(**{"op": op, "size": size, "dtype": "float", "ranks": 4, **fields})
 
 
@@ -142,7 +139,7 @@ def test_a_sweep_goes_by_factors():
 
 @pytest.fixture
 def group(monkeypatch):
-    def make(ranks: int) -> ThreadGroup:
+    def make(ranks):
         made = ThreadGroup(ranks)
         monkeypatch.setattr(module, "dist", made)
         return made
@@ -154,7 +151,7 @@ def group(monkeypatch):
 def test_every_operation_of_every_dtype_is_right_when_it_is(group, op):
     ranks = group(3)
 
-    def program(setting: Setting) -> list[Any]:
+    def program(setting):
         seen = []
         for dtype in DTYPES:
             workload = collective(setting, op=op, bytes=3 * 8 * 40, dtype=dtype)
@@ -175,13 +172,13 @@ def test_every_operation_of_every_dtype_is_right_when_it_is(group, op):
 def test_one_wrong_element_of_one_rank_is_found_by_all(group, op):
     ranks = group(3)
 
-    def spoil(rank: int, result: torch.Tensor) -> None:
+    def spoil(rank, result):
         if rank == 2:
             result[5] += 2
 
     ranks.spoil = spoil
 
-    def program(setting: Setting) -> Any:
+    def program(setting):
         return collective(setting, op=op, bytes=960, dtype="half").numerics()
 
     for rank, numerics in enumerate(ranks.run(program)):
@@ -193,7 +190,7 @@ def test_one_wrong_element_of_one_rank_is_found_by_all(group, op):
 def test_parts_that_changed_places_are_found(group):
     ranks = group(2)
 
-    def spoil(rank: int, result: torch.Tensor) -> None:
+    def spoil(rank, result):
         result.copy_(result.roll(len(result) // 2))
 
     ranks.spoil = spoil
@@ -212,9 +209,9 @@ def test_what_never_came_is_found(group):
 
 def test_sums_stay_finite_however_often_they_are_taken_in_place(group):
     ranks = group(2)
-    seen: list[torch.Tensor] = []
+    seen = []
 
-    def spoil(_rank: int, result: torch.Tensor) -> None:
+    def spoil(_rank, result):
         seen.append(result.clone())
 
     ranks.spoil = spoil
@@ -237,7 +234,7 @@ def test_a_step_is_so_many_calls_that_the_device_is_timed():
 def test_a_call_is_all_ranks_together(group):
     ranks = group(2)
 
-    def program(setting: Setting) -> tuple[int, str]:
+    def program(setting):
         workload = collective(setting, op="all_reduce", bytes=2**19)
         workload.step()
         return workload.items_per_step, workload.item
@@ -257,7 +254,7 @@ def test_a_call_is_all_ranks_together(group):
 def test_what_the_backend_cannot_do_is_a_skip(monkeypatch, error):
     stand_in = ThreadGroup(2)
 
-    def refuse(_tensor: torch.Tensor) -> None:
+    def refuse(_tensor):
         raise error
 
     stand_in.all_reduce = refuse

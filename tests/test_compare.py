@@ -1,7 +1,5 @@
 """``bench-lib compare``: a finished run judged by another, or by the baseline."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +28,7 @@ STEADY = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
 
 class Answer(Quiet):
     @property
-    def cases(self) -> dict[str, dict]:
+    def cases(self):
         return {row["case_id"]: row for row in self.json["cases"]}
 
 
@@ -38,7 +36,7 @@ class Answer(Quiet):
 def compare(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> Answer:
+    def run(*words):
         return ran(["compare", *words], monkeypatch, capsys, Answer)
 
     return run
@@ -69,7 +67,7 @@ def failed(case_id):
     return replace(record(case_id), attempts=[make_attempt(case_id=case_id, fault=make_fault())])
 
 
-def run(*records, day=19, folder="history", **fields) -> str:
+def run(*records, day=19, folder="history", **fields):
     """Write a run and return its id."""
     path = write_run(Path(folder), records, now=f"2026-11-{day}T02:00:00Z", **fields)
     return path.stem.rpartition("_")[2]

@@ -1,7 +1,5 @@
 """One device, one holder, and a word on who that is."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import signal
@@ -26,7 +24,7 @@ NAME = "GPU-0123-0000-0c-00-0.lock"
 def lock(tmp_path):
     made = []
 
-    def make(**fields) -> DeviceLock:
+    def make(**fields):
         made.append(DeviceLock(make_hardware(**fields), tmp_path / "locks"))
         return made[-1]
 
@@ -35,13 +33,13 @@ def lock(tmp_path):
         one.release()
 
 
-def nobody_waits(line: str) -> None:
+def nobody_waits(line):
     pytest.fail(f"waited: {line}")
 
 
 def test_a_device_in_use_is_refused_with_its_holder_and_the_cure(lock):
     lock().acquire(0, nobody_waits)
-    said: list[str] = []
+    said = []
     with pytest.raises(DeviceBusyError) as caught:
         lock().acquire(0, said.append)
     holder = f"process {os.getpid()} of {pwd.getpwuid(os.geteuid()).pw_name}"
@@ -85,7 +83,7 @@ sys.stdin.read()
 """
 
 
-def started(words, **more) -> subprocess.Popen[str]:
+def started(words, **more):
     """Start a process that finds the modules of tests, too."""
     paths = [str(Path(bench_lib.__file__).parents[1]), str(Path(__file__).parent)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -210,7 +208,7 @@ exec "$2" -c "$3" /tmp/here
 """
 
 
-def contained(tmp_path: Path, name: str) -> list[str]:
+def contained(tmp_path, name):
     """Return the words that take a lock in a container which has the shared folder elsewhere."""
     (tmp_path / name).mkdir()
     script = MOUNTED.replace("/tmp/here", str(tmp_path / name / "locks"))

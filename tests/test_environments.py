@@ -1,11 +1,8 @@
 """Environments: asked for their packages, and made over another one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +32,7 @@ def test_an_installers_output_is_told_by_the_line_that_names_the_cause(output, g
 # ---- over another one ---------------------------------------------------------------------
 
 
-def wheel(folder: Path, name: str, version: str, *needs: str) -> Path:
+def wheel(folder, name, version, *needs):
     about = f"{name}-{version}.dist-info"
     path = folder / f"{name}-{version}-py3-none-any.whl"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
@@ -49,7 +46,7 @@ def wheel(folder: Path, name: str, version: str, *needs: str) -> Path:
     return path
 
 
-def says(python: Path, *modules: str) -> list[str]:
+def says(python, *modules):
     """Return the modules' versions, as an interpreter imports them."""
     script = f"import {', '.join(modules)}; print(*({', '.join(f'{m}.version' for m in modules)},))"
     done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)

@@ -1,13 +1,11 @@
 """The evidence on a case: which processes are compared, and when nothing can be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 from builders import make_baseline, make_process, make_processes
 
-from bench_lib.model import Choice, Choices, Origin, ProcessSummary
+from bench_lib.model import Choice, Choices, Origin
 from bench_lib.verdict.evidence import (
     PINNED,
     ROLLING,
@@ -18,15 +16,15 @@ from bench_lib.verdict.evidence import (
 )
 
 
-def on(*devices: str | None, **fields) -> list[ProcessSummary]:
+def on(*devices, **fields):
     return [make_process(device_uuid=device, **fields) for device in devices]
 
 
-def drew(number: int) -> Choices:
+def drew(number):
     return Choices({"kernel": Choice("source", {"XBLOCK": number})})
 
 
-def evidence(candidate, baseline=(), rolling=(), **fields) -> Evidence:
+def evidence(candidate, baseline=(), rolling=(), **fields):
     return Evidence(candidate, make_baseline(processes=list(baseline)), rolling=rolling, **fields)
 
 
@@ -37,7 +35,7 @@ def test_nothing_is_held_against_nothing():
     assert Evidence(on("a"), None, rolling=on(*"aaaaa")).references == {}
 
 
-def nights_of(processes, times: int):
+def nights_of(processes, times):
     return [
         replace(process, worker=f"night-{night}/{n}")
         for night in range(times)

@@ -1,7 +1,5 @@
 """Where batches come from: transforms, order, ranks, and processes."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -55,7 +53,7 @@ def test_cifar_is_augmented_and_mnist_is_normalised():
 # ---- order --------------------------------------------------------------------------------
 
 
-def numbered(n: int = IMAGES) -> Data:
+def numbered(n=IMAGES):
     numbers = np.arange(n)
     images = np.broadcast_to(numbers.astype(np.uint8)[:, None, None, None], (n, 28, 28, 1))
     split = Split(images.copy(), numbers)
@@ -65,12 +63,12 @@ def numbered(n: int = IMAGES) -> Data:
 AS_IT_IS = Transforms(*[lambda given: v2.functional.to_image(given).float()] * 2)
 
 
-def feed(kind: str, *, ranks: int = 1, rank: int = 0, **more):
+def feed(kind, *, ranks=1, rank=0, **more):
     setting = Setting(CPU, rank=rank, local_rank=rank, ranks=ranks)
     return feed_of(kind, numbered(), AS_IT_IS, torch.empty(SIZES), setting, **more)
 
 
-def drawn(source, steps: int) -> list[int]:
+def drawn(source, steps):
     found = []
     for _ in range(steps):
         source.fetch()
@@ -123,7 +121,7 @@ def test_a_fixed_batch_stays_and_is_another_on_every_rank():
 # ---- a loader's processes -----------------------------------------------------------------
 
 
-def children() -> set[int]:
+def children():
     return set(host.family()) - {os.getpid()}
 
 

@@ -1,7 +1,5 @@
 """The one door for files: what it opens, what it writes, and that nothing goes around it."""
 
-from __future__ import annotations
-
 import ast
 import os
 import stat
@@ -82,11 +80,11 @@ NO_FILES = (
 """Devices are opened, and bytes of weights are read."""
 
 
-def pipe(path: Path) -> None:
+def pipe(path):
     os.mkfifo(path)
 
 
-def sparse(path: Path) -> None:
+def sparse(path):
     with path.open("wb") as file:
         file.truncate(300 * 2**30)
 
@@ -173,7 +171,7 @@ def test_a_link_that_waits_under_the_name_of_a_half_written_file_is_not_followed
 
 
 def test_no_reader_or_writer_of_these_rooms_goes_around_the_door():
-    around: dict[str, set[str]] = {}
+    around = {}
     for path in (path for room in ROOMS for path in (PACKAGE / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

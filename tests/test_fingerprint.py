@@ -1,7 +1,5 @@
 """What is recorded of an environment, how two differ, and what the checks say."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -13,7 +11,6 @@ from repositories import Repository
 
 from bench_lib.backends import folders as cached
 from bench_lib.backends.amd import machine
-from bench_lib.backends.backend import Check
 from bench_lib.environment import commits as environment_module
 from bench_lib.environment.fingerprint import caches, collect, difference, with_versions
 from bench_lib.environment.readiness import checks
@@ -27,7 +24,7 @@ NVIDIA = Hardware(vendor="nvidia", name="", key="h200")
 
 @pytest.fixture
 def write(tmp_path):
-    def write(path: str, content: str) -> Path:
+    def write(path, content):
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
@@ -296,7 +293,7 @@ def test_miopen_s_databases_of_a_networked_home_are_in_the_temporary_folder(
     assert name not in [each.name for each in checks(tmp_path, environ, [GPU])]
 
 
-def miopen(folder: Path) -> str:
+def miopen(folder):
     return caches({"MIOPEN_USER_DB_PATH": str(folder)}, folder)["miopen"]
 
 
@@ -467,12 +464,12 @@ def test_a_cache_differs_where_it_was_cold_or_holds_other_choices(old, new, diff
 # --- checks ------------------------------------------------------------------------------
 
 
-def check(name: str, found: list[Check]) -> Check:
+def check(name, found):
     (one,) = [each for each in found if each.name == name]
     return one
 
 
-def install(folder: Path, package: str, version: str, source: str | None = None) -> None:
+def install(folder, package, version, source=None):
     info = folder / f"{package.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")

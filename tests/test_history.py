@@ -1,7 +1,5 @@
 """What a run leaves behind, however it ended, and how it is found and read again."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os
@@ -39,7 +37,7 @@ from bench_lib.storage.history import Writer, content, files, read, reference, u
 from bench_lib.storage.lines import HistoryError
 
 
-def run_python(code: str, *words: str, **options) -> subprocess.Popen[str]:
+def run_python(code, *words, **options):
     paths = [str(Path(bench_lib.__file__).parents[1]), str(Path(__file__).parent)]
     return subprocess.Popen(
         [sys.executable, "-c", code, *words],
@@ -51,7 +49,7 @@ def run_python(code: str, *words: str, **options) -> subprocess.Popen[str]:
     )
 
 
-def lines_of(path: Path) -> list[dict]:
+def lines_of(path):
     return [json.loads(line) for line in content(path).splitlines()]
 
 
@@ -361,7 +359,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def whole(tmp_path_factory):
     records = [
         make_record(
             case=make_case(id=f"case-{n}"),
@@ -403,7 +401,7 @@ JSON = st.recursive(
 
 
 @st.composite
-def damaged_lines(draw, lines: list[dict]) -> bytes:
+def damaged_lines(draw, lines):
     line = json.loads(json.dumps(draw(st.sampled_from(lines))))
     place = line
     while True:

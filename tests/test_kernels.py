@@ -1,7 +1,5 @@
 """Kernels by name, and the difference of two profiles."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,7 +171,7 @@ def test_mangled_names_are_read_and_broken_ones_left():
 # --- two profiles --------------------------------------------------------------------------
 
 
-def profile(*kernels: tuple[str, float, float]) -> KernelTable:
+def profile(*kernels):
     return KernelTable("torch.profiler", 5, [Kernel(n, c, ms / 1e3) for n, c, ms in kernels])
 
 
@@ -231,7 +229,7 @@ def test_a_slower_device_is_not_blamed_on_a_kernel():
     assert "in kernels" in reason(diff(profile(*_few(1.0)), profile(*_few(1.031))))
 
 
-def _few(factor: float) -> list[tuple[str, float, float]]:
+def _few(factor):
     return [(f"kernel_{letter}", 1, factor) for letter in "abc"]
 
 
@@ -335,7 +333,7 @@ def test_short_kernels_at_the_end_are_one_line():
     assert [k.name for k in few] == ["long", REST]
 
 
-def test_a_kernel_that_takes_more_of_the_device_says_so() -> None:
+def test_a_kernel_that_takes_more_of_the_device_says_so():
     before, after = (
         KernelTable(
             "rocprofv3", 1, [Kernel("gemm", 1, seconds, {"scratch": scratch, "shared": 64})]

@@ -1,9 +1,6 @@
 """Language models: sizes and formulas, cases, one rank's step; several ranks: test_collectives."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +12,7 @@ from bench_lib.cases.language import language_axes
 from bench_lib.formulas.transformer import SIZES
 from bench_lib.model import UserError
 from bench_lib.worker import device
-from bench_lib.worker.workload import Setting, UnsupportedError, Workload
+from bench_lib.worker.workload import Setting, UnsupportedError
 from bench_lib.worker.workloads import steps
 from bench_lib.worker.workloads.language_model import Prompted, language_model
 from bench_lib.worker.workloads.llama import Llama
@@ -24,8 +21,8 @@ CPU = Setting(torch.device("cpu"))
 TINY = SIZES["llama-tiny"]
 
 
-def build(**values: Any) -> Workload:
-    usual: dict[str, Any] = {"network": "llama-tiny", "batch_size": 2, "length": 16}
+def build(**values):
+    usual = {"network": "llama-tiny", "batch_size": 2, "length": 16}
     return language_model(CPU, **{**usual, "precision": "fp32", **values})
 
 
@@ -144,9 +141,9 @@ def test_what_a_step_moves_is_counted_in_the_bytes_it_is_kept_in():
 
 @pytest.mark.parametrize(("task", "kind"), [("prefill", Prompted), ("train", Llama)])
 def test_what_is_compiled_is_the_whole_model(monkeypatch, task, kind):
-    asked: list[tuple[type, str]] = []
+    asked = []
 
-    def compiled(model: torch.nn.Module, mode: str, _options: str) -> torch.nn.Module:
+    def compiled(model, mode, _options):
         asked.append((type(model), mode))
         return model
 

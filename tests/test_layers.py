@@ -1,28 +1,26 @@
 """A step layer by layer: DeepSpeed's figures, what is printed, and how the network runs."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bench_lib.model import UserError
 from bench_lib.worker.layers import profile
 
 
-def small() -> nn.Module:
+def small():
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
     )
 
 
-def images(n: int = 2) -> Tensor:
+def images(n=2):
     return torch.randn(n, 3, 8, 8)
 
 
-def macs_in(text: str) -> str:
+def macs_in(text):
     (line,) = [line for line in text.splitlines() if line.startswith("fwd MACs per GPU")]
     return line.partition(": ")[2].strip()
 
@@ -33,11 +31,11 @@ def test_products_are_those_that_can_be_counted_by_hand():
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_gradients_are_noted_in_training_alone(training: bool):
+def test_gradients_are_noted_in_training_alone(training):
     modes = []
 
     class Watched(nn.Linear):
-        def forward(self, batch: Tensor) -> Tensor:
+        def forward(self, batch):
             modes.append(torch.is_grad_enabled())
             return super().forward(batch)
 
@@ -49,7 +47,7 @@ def test_a_network_runs_under_the_autocast_of_its_case():
     types = []
 
     class Watched(nn.Linear):
-        def forward(self, batch: Tensor) -> Tensor:
+        def forward(self, batch):
             answer = super().forward(batch)
             types.append(answer.dtype)
             return answer
@@ -65,11 +63,11 @@ def test_a_network_runs_under_the_autocast_of_its_case():
 
 def test_attention_is_counted_in_inference():
     class Attending(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
 
-        def forward(self, batch: Tensor) -> Tensor:
+        def forward(self, batch):
             return self.attention(batch, batch, batch, need_weights=False)[0]
 
     found = profile(Attending().eval(), torch.randn(3, 5, 8), training=False)
@@ -92,7 +90,7 @@ def test_what_is_printed_is_deepspeeds_own_text():
     assert [line for line in lines if "(0): Conv2d(" in line or line.strip() == "(0): Conv2d("]
 
 
-def test_without_deepspeed_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_without_deepspeed_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "deepspeed.profiling.flops_profiler.profiler", None)
     with pytest.raises(UserError, match="pip install deepspeed") as caught:
         profile(small(), images(), training=True)

@@ -1,10 +1,7 @@
 """How ranks find each other."""
 
-from __future__ import annotations
-
 import json
 import threading
-from typing import Any
 
 import pytest
 
@@ -18,15 +15,15 @@ def _untold(monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
 
 
-def rank(number: int, launcher: str = "mpirun") -> Placement:
+def rank(number, launcher="mpirun"):
     return Placement(number, number, 2, 2, launcher)
 
 
 def test_the_first_rank_says_in_the_folder_where_it_listens(tmp_path):
-    found: list[Any] = []
+    found = []
     second = threading.Thread(target=lambda: found.append(met(rank(1), tmp_path)))
     second.start()
-    first: Any = met(rank(0), tmp_path)
+    first = met(rank(0), tmp_path)
     second.join()
     first.set("word", "heard")
     assert found[0].get("word") == b"heard"
@@ -43,5 +40,5 @@ def test_a_folder_that_the_first_rank_does_not_share_is_blamed(tmp_path, monkeyp
 
 def test_on_several_hosts_the_first_rank_is_where_the_user_says(tmp_path, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "localhost")
-    store: Any = met(Placement(0, 0, 2, 1, "mpirun"), tmp_path)
+    store = met(Placement(0, 0, 2, 1, "mpirun"), tmp_path)
     assert json.loads((tmp_path / "meeting").read_text()) == ["localhost", store.port]

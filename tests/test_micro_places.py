@@ -1,19 +1,8 @@
 """Which rank a process is, on which device, and how many of the images are its own."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
-from bench_lib.micro.flags import (
-    MicroOptions,
-    RankPlace,
-    batch_of,
-    place_of,
-    places_here,
-    read_options,
-)
+from bench_lib.micro.flags import RankPlace, batch_of, place_of, places_here, read_options
 from bench_lib.model import UserError
 
 
@@ -24,14 +13,14 @@ def _alone(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def options(*words: str) -> MicroOptions:
+def options(*words):
     return read_options(["--network", "resnet50", *words])
 
 
 MEETING = {"MASTER_ADDR": "node-1", "MASTER_PORT": 29400}
 
 
-def torchrun(**variables: Any) -> dict[str, str]:
+def torchrun(**variables):
     given = {
         "RANK": 0,
         "LOCAL_RANK": 0,
@@ -43,7 +32,7 @@ def torchrun(**variables: Any) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def manual(*words: str) -> MicroOptions:
+def manual(*words):
     meeting = ["--dist-backend", "gloo", "--dist-url", "tcp://127.0.0.1:4332"]
     with pytest.MonkeyPatch.context() as patch:
         for name in torchrun():

@@ -1,9 +1,6 @@
 """Operators by formula and as cases: shapes, FLOPs, bytes, ids, and what is refused."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import pytest
 from asked import asked
@@ -18,13 +15,13 @@ from bench_lib.model import UserError, is_case_id
 MIB = 2**20
 
 
-def refused(**values: Any) -> str:
+def refused(**values):
     with pytest.raises(UserError) as caught:
         Operation(**values)
     return str(caught.value)
 
 
-def amounts(**values: Any) -> tuple[float, int, int]:
+def amounts(**values):
     counted = Operation(**values).amounts
     return counted.flops, counted.moved_bytes, counted.held_bytes
 

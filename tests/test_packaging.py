@@ -1,7 +1,5 @@
 """The wheel and the sdist: what is in them, and that they work where no checkout is."""
 
-from __future__ import annotations
-
 import os
 import re
 import site
@@ -31,7 +29,7 @@ PACKAGE = {
 }
 
 
-def run(words: list[str | Path], folder: Path, ends: tuple[int, ...] = (0,), **more: str) -> str:
+def run(words, folder, ends=(0,), **more):
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     environment |= {
         "CUDA_VISIBLE_DEVICES": "",
@@ -47,7 +45,7 @@ def run(words: list[str | Path], folder: Path, ends: tuple[int, ...] = (0,), **m
     return done.stdout
 
 
-def build(source: Path, folder: Path, *kinds: str) -> list[Path]:
+def build(source, folder, *kinds):
     targets = [word for kind in kinds for word in ("-t", kind)]
     run([sys.executable, "-m", "hatchling", "build", "-d", folder, *targets], source)
     return sorted(folder.iterdir())
@@ -65,9 +63,9 @@ def installed(built, tmp_path_factory):
 
     What others wrote is seen where it is: it takes 6 GB.
     """
-    known: dict[str, Path] = {}
+    known = {}
 
-    def install(kind: str) -> Path:
+    def install(kind):
         if kind not in known:
             folder = tmp_path_factory.mktemp(kind)
             venv.create(folder, symlinks=True)

@@ -1,10 +1,7 @@
 """What the catalogue knows, which device it takes for which, and what it refuses to guess."""
 
-from __future__ import annotations
-
 import re
 import sys
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,13 +25,13 @@ MODELS = [model for path in FILES for model in catalogue.read(path)]
 BY_KEY = {model.key: model for model in MODELS}
 
 
-def identify(device: Hardware) -> Hardware:
+def identify(device):
     if device.vendor == "amd":
         return kfd.identify(device)
     return catalogue.identify(device, catalogue.read(nvidia.PEAKS))
 
 
-def amd(**known: Any) -> Hardware:
+def amd(**known):
     return identify(Hardware(**{"vendor": "amd", "name": "", "key": "", "arch": "gfx942", **known}))
 
 

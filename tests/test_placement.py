@@ -1,17 +1,13 @@
 """Which rank a process is, as each launcher says it, and where ranks meet."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from bench_lib.launch.launchers import PORTS, Placement, device_index, meeting_url, who_am_i
 from bench_lib.model import UserError
 
 
-def variables(*fields: dict[str, Any], **more: Any) -> dict[str, str]:
-    given: dict[str, Any] = {}
+def variables(*fields, **more):
+    given = {}
     for each in (*fields, more):
         given |= each
     return {name: str(value) for name, value in given.items() if value is not None}

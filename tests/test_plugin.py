@@ -1,7 +1,5 @@
 """The pytest plugin: real pytest sessions, with workers that follow a script."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import fcntl
@@ -169,7 +167,7 @@ def suite(pytester):
         yield make
 
 
-def runs_in(pytester) -> list[history.Run]:
+def runs_in(pytester):
     """Return the runs in their order; two of one second have names in any order."""
     files = history.files(pytester.path / "history")
     return [history.read(path) for path in sorted(files, key=lambda p: p.stat().st_mtime_ns)]
@@ -206,7 +204,7 @@ def accept(pytester, case_id, log_medians, key="cpu-test-2c", kernels=None, *, r
 def junit(pytester):
     """Return the suite, and each test's properties by name, each with its values in turn."""
     (suite_of,) = ET.parse(pytester.path / "junit.xml").getroot()
-    tests: dict[str, dict[str, list[str]]] = {}
+    tests = {}
     for case in suite_of.iter("testcase"):
         found = tests.setdefault(case.get("name"), {})
         for each in case.findall("properties/property"):

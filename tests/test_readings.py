@@ -1,29 +1,27 @@
 """The guide's questions about kernels, answered in words from any profiler's kernels."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_lib.model import Kernel, KernelCall
-from bench_lib.profiling.answers import StepAnswer, of_kernels
+from bench_lib.profiling.answers import of_kernels
 from bench_lib.profiling.names import REST
 
 GEMM = "Cijk_Ailk_Bljk_HHS_BH_MT64x64x16_SE_K1"
 MS = 1e-3
 
 
-def answer(question: str, *kernels: Kernel, **more) -> StepAnswer:
+def answer(question, *kernels, **more):
     (found,) = [each for each in of_kernels(kernels, **more) if each.question == question]
     return found
 
 
-def questions(*kernels: Kernel, **more) -> list[str]:
+def questions(*kernels, **more):
     return [each.question for each in of_kernels(kernels, **more)]
 
 
-def row(*spans: tuple[float, float], name: str = "k") -> list[KernelCall]:
+def row(*spans, name="k"):
     return [KernelCall(name, begin * 1e-6, end * 1e-6) for begin, end in spans]
 
 

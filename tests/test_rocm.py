@@ -1,7 +1,5 @@
 """Where ROCm is found: in system packages, in AMD's wheels, and among torch's own files."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -10,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from standins.rocm.machine import Machine, Site, hip_of, mi300x, mi325x, mi350x, system_rocm
+from standins.rocm.machine import hip_of, mi300x, mi325x, mi350x, system_rocm
 from test_kernel_in_a_box import MACHINES
 
 from bench_lib import backends
 from bench_lib.backends.amd import machine, package, profilers, rocm
 from bench_lib.backends.amd.rocm import release
-from bench_lib.backends.backend import Check
 from bench_lib.environment import fingerprint, readiness
 from bench_lib.worker.device import libraries
 
@@ -27,7 +24,7 @@ PYTHON = sys.executable
 def enter(tmp_path, monkeypatch):
     """Lay a machine out, and go on as if this were the Python of its torch."""
 
-    def entered(made: Machine) -> Site:
+    def entered(made):
         site = made.lay_out(tmp_path / "machine")
         environ = site.environ(HOME=str(tmp_path))
         for name in set(os.environ) - set(environ):
@@ -42,17 +39,17 @@ def enter(tmp_path, monkeypatch):
     return entered
 
 
-def root_of(site: Site) -> Path:
+def root_of(site):
     return site.folder / "root"
 
 
-def checks(site: Site) -> dict[str, Check]:
+def checks(site):
     devices = backends.detect(root_of(site), {})
     found = readiness.checks(root_of(site), dict(os.environ), devices)
     return {check.name: check for check in found}
 
 
-def started(site: Site) -> list[Path]:
+def started(site):
     return list(site.folder.rglob("*.ran"))
 
 

@@ -1,7 +1,5 @@
 """Anybody's timings: what is read of them, and what is said about lines that are wrong."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -12,23 +10,23 @@ from hypothesis import strategies as st
 
 from bench_lib.model import UserError
 from bench_lib.storage import samples
-from bench_lib.storage.samples import Samples, read
+from bench_lib.storage.samples import read
 
 TIMES = [1.0, 2.0, 4.0]
 LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324
 
 
-def line(case="a", role="baseline", process=0, iteration_s=TIMES, **more) -> bytes:
+def line(case="a", role="baseline", process=0, iteration_s=TIMES, **more):
     fields = {"case": case, "role": role, "process": process, "iteration_s": iteration_s, **more}
     kept = {name: value for name, value in fields.items() if value is not None}
     return json.dumps(kept).encode() + b"\n"
 
 
-def of(*lines: bytes) -> Samples:
+def of(*lines):
     return read(b"".join(text.removesuffix(b"\n") + b"\n" for text in lines))
 
 
-def problem_of(*lines: bytes, case: str = "a") -> str:
+def problem_of(*lines, case="a"):
     samples = of(*lines)
     assert samples.problems == []
     assert list(samples.cases) == [case]

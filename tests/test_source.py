@@ -1,10 +1,7 @@
 """The source: nothing in it is left over."""
 
-from __future__ import annotations
-
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -19,7 +16,7 @@ CALLED_BY_OTHERS = {
 REGISTERED = re.compile(r"^@(?:app|pytest)\b")
 
 
-def defined(body: list[ast.stmt]) -> Iterator[str]:
+def defined(body):
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             if not any(REGISTERED.match(f"@{ast.unparse(each)}") for each in node.decorator_list):
@@ -31,7 +28,7 @@ def defined(body: list[ast.stmt]) -> Iterator[str]:
                 yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
 
 
-def named(tree: ast.Module) -> Iterator[str]:
+def named(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
@@ -43,7 +40,7 @@ def named(tree: ast.Module) -> Iterator[str]:
             yield node.value.rpartition(":")[2]
 
 
-def left_over(sources: list[str], others: list[str]) -> list[str]:
+def left_over(sources, others):
     """Name what is defined in ``sources`` and used neither there nor in ``others``."""
     trees = [ast.parse(source) for source in sources]
     used = {name for tree in [*trees, *map(ast.parse, others)] for name in named(tree)}

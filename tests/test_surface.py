@@ -1,7 +1,5 @@
 """The command line as a whole: what it imports, how every command ends and fails, its words."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -32,13 +30,13 @@ MOST_MODULES = 40
 def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def command(*words: str) -> tuple[int, str, str]:
+    def command(*words):
         return ran([*words], monkeypatch, capsys)
 
     return command
 
 
-def modules(code: str) -> set[str]:
+def modules(code):
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
@@ -213,8 +211,8 @@ def test_a_mistake_is_named_with_its_option_or_argument(run, words, expected):
 
 @pytest.fixture
 def failing(run, monkeypatch):
-    def command(error: BaseException) -> tuple[int, str, str]:
-        def raising(*_: object, **__: object) -> None:
+    def command(error):
+        def raising(*_, **__):
             raise error
 
         monkeypatch.setattr(bench_lib.storage.archive, "Archive", raising)
@@ -256,7 +254,7 @@ def test_ctrl_c_is_a_word_and_status_130(failing):
     assert failing(KeyboardInterrupt("it goes on")) == words
 
 
-def started(*words: str, **where):
+def started(*words, **where):
     return subprocess.Popen(
         [sys.executable, "-m", "bench_lib", *words],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": ""},

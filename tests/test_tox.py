@@ -1,14 +1,11 @@
 """tox's environments for machines with GPUs use the torch that is there, or refuse."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import os
 import runpy
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,12 +19,12 @@ ROCM = {"__version__": "2.11.0+rocm7.1", "hip": "7.1.25424", "cuda": None}
 
 
 class Machine:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.environ = {"PATH": ""}
         (folder / "dev").mkdir()
 
-    def python(self, name: str, torch: object = None, missing: tuple[str, ...] = ()) -> str:
+    def python(self, name, torch=None, missing=()):
         told = {"prefix": f"/{name}", "torch": torch, "missing": missing}
         path = self.folder / name / "python3"
         path.parent.mkdir()
@@ -39,7 +36,7 @@ class Machine:
         self.environ["PATH"] += f"{path.parent}{os.pathsep}"
         return str(path)
 
-    def run(self, parent: str | None = None, **environ: str) -> tuple[int, str]:
+    def run(self, parent=None, **environ):
         told = {**self.environ, **environ}
         status = WITH_TORCH["main"](["-m", "pytest"], told, self.folder, parent)
         ran = self.folder / "ran"
@@ -80,7 +77,7 @@ def test_a_python_that_cannot_measure_is_refused_with_the_remedy(machine, capsys
         "lacking": machine.python("lacking", CUDA, ("msgspec",)),
     }
     machine.environ["PATH"] = ""
-    environ: dict[str, Any] = {} if named is None else {"BENCH_LIB_PYTHON": pythons[named]}
+    environ = {} if named is None else {"BENCH_LIB_PYTHON": pythons[named]}
     assert machine.run(**environ) == (2, "")
     assert said in capsys.readouterr().err
 

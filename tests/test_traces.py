@@ -1,7 +1,5 @@
 """Chrome traces: what they tell of the device and the host, and what is wrong with some."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json
@@ -50,16 +48,16 @@ TWO_STEPS = [
 """Two steps whose device is busy for 350 of 370 microseconds."""
 
 
-def us(value: float):
+def us(value):
     return pytest.approx(value / 1e6, abs=1e-12)
 
 
-def around(busy) -> tuple[str, float, str]:
+def around(busy):
     before, after = busy.longest
     return before.name, after.begin_s - before.end_s, after.name
 
 
-def answers(trace) -> dict[str, tuple[str, str]]:
+def answers(trace):
     found = words.of_trace(trace)
     assert len({answer.question for answer in found}) == len(found)
     return {answer.question: (answer.words, answer.reading) for answer in found}
@@ -314,7 +312,7 @@ def test_a_cpus_operations_are_answered_without_a_device(tmp_path):
 # ---- what is wrong ------------------------------------------------------------------------------
 
 
-def refused(path, **options) -> str:
+def refused(path, **options):
     with pytest.raises(TraceError) as caught:
         read(path, **options)
     return str(caught.value)

@@ -55,7 +55,7 @@ def test_the_command_plays_worlds_by_name(capsys):
     )
 
 
-def test_a_night_is_played_beside_a_reference_and_without_one(capsys: pytest.CaptureFixture[str]):
+def test_a_night_is_played_beside_a_reference_and_without_one(capsys):
     for name in ("no baseline, 3 wild", "without a reference: process"):
         assert error_rates.main(["--interleaved", name, "--nights", "1"]) == 0
         assert f"| {name}" in capsys.readouterr().out
