@@ -112,6 +112,14 @@ def _nothing_was_counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         yield
 
 
+@pytest.fixture(scope="module")
+def nothing_is_stolen() -> Iterator[None]:
+    """Have no case that is really measured be lost because a hypervisor is busy with others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bench_lib.verdict.validity.MOST_STOLEN", 1.0)
+        yield
+
+
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return what runs ``bench-lib`` with some words in a folder of its own."""

@@ -446,6 +446,7 @@ def make(setting):
 """
 
 
+@pytest.mark.usefixtures("nothing_is_stolen")
 def test_a_commit_of_a_repository_is_found_by_real_workers(tmp_path, monkeypatch, capsys):
     repository = Repository(tmp_path / "repository")
     monkeypatch.chdir(repository.folder)

@@ -409,6 +409,7 @@ def test_the_pages_rows_of_the_matrix_are_the_cases_that_exercises_measure(exerc
 # ---- for real ---------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("nothing_is_stolen")
 def test_a_real_network_is_searched_and_measured_on_a_real_cpu(cli, monkeypatch):
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "-1")

@@ -263,6 +263,7 @@ params = {params}
 """
 
 
+@pytest.mark.usefixtures("nothing_is_stolen")
 def test_two_environments_of_a_server_are_interleaved(words, monkeypatch, capsys):
     params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in words.items())
     monkeypatch.chdir(Path(shlex.split(words["start"])[1]).parent)

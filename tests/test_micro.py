@@ -54,12 +54,8 @@ def _images_of_the_usual_size(monkeypatch):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
-    """Return what runs the program and returns what it printed.
-
-    A hypervisor may be as busy as it likes with others: that disturbs timings and no test.
-    """
-    monkeypatch.setattr(validity, "MOST_STOLEN", 1.0)
+def run(capsys, nothing_is_stolen):
+    """Return what runs the program and returns what it printed."""
 
     def run(*words: str, status: int = 0) -> str:
         given = ["--network", TINY, "--batch-size", "2", "--iterations", "2", *words]

@@ -67,7 +67,7 @@ def accepted(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def night(accepted, tmp_path_factory) -> Night:
+def night(accepted, nothing_is_stolen, tmp_path_factory) -> Night:
     """Measure four cases, one of which is slower tonight and not in the accepted environment."""
     folder = tmp_path_factory.mktemp("night")
     container = folder / "container"
