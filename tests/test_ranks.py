@@ -189,14 +189,25 @@ def test_a_rank_that_dies_is_named_and_not_those_that_end_for_it(name, tmp_path)
 
 
 def test_a_rank_that_hangs_ends_the_case_at_its_limit(tmp_path, monkeypatch):
-    follow = Ranks._follow
+    follow, end = Ranks._follow, Ranks._end_group
+    folders = []
 
     def once_they_hang(self, launched, answers, _deadline):
+        folders.append(answers)
         # Starting ranks takes long on a busy machine, and a call that begins does not.
         assert wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
         return follow(self, launched, answers, time.monotonic() + 2)
 
+    def one_fails_for_the_other(self):
+        ended = end(self)
+        fault = {"kind": "exception", "message": "the other left", "traceback": ""}
+        answer = {"rank": 0, "phase": "first step", "ended_s": 0.0, "fault": fault}
+        folders[0].mkdir(exist_ok=True)
+        (folders[0] / "rank-0.json").write_text(json.dumps(answer))
+        return ended
+
     monkeypatch.setattr(Ranks, "_follow", once_they_hang)
+    monkeypatch.setattr(Ranks, "_end_group", one_fails_for_the_other)
     fault = fault_with("torchrun", tmp_path, others="meet", last="hang", time_limit_s=25)
     assert (fault.kind, fault.phase) == ("time limit", "first step")
     assert fault.message.startswith(

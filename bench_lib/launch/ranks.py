@@ -131,8 +131,13 @@ class Ranks:
         ranks = read_ranks(answers, self.command.ranks)
         is_usable = True
         if any(rank.outcome is None or "fault" in rank.outcome for rank in ranks):
-            is_usable = self._end_group()
+            is_usable, before = self._end_group(), ranks
             ranks = read_ranks(answers, self.command.ranks)
+            if not in_time:  # a rank that is ended may fail another, which is no cause
+                ranks = [
+                    dataclasses.replace(r, outcome=b.outcome)
+                    for r, b in zip(ranks, before, strict=True)
+                ]
         code = launched.process.poll()
         ending = LaunchEnd(self.command, code, in_time, last_output(launched.log))
         if not is_usable:
