@@ -30,9 +30,7 @@ class Difference(Finding):
     detects: float | None = None
     """Minimum detectable slowdown, as a fraction, if it is far above the tolerance."""
     family: float | None = None
-    """Change of its family on this device, or of all cases in this run; divided out.
-
-    A ratio above 1 if worse."""
+    """Change of the case's family on this device, as a ratio above 1 if worse; divided out."""
     set_aside: int = 0
     """How many disturbed processes, or pairs, were left out."""
     moved: tuple[int, int] | None = None

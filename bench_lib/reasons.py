@@ -179,7 +179,7 @@ def _limits(verdict: Verdict, finding: Difference) -> Iterator[str]:
         yield f"{variation}, so a slowdown below {least} may go unnoticed"
     if finding.family is not None:
         moved = _change(verdict, finding.family)
-        yield f"after removing the shift shared with other cases ({moved})"
+        yield f"after removing its family's shift on this device ({moved})"
     if finding.set_aside:
         one = "process" if finding.baseline else "pair"
         yield f"{many(finding.set_aside, f'disturbed {one}')} ignored"

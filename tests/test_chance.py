@@ -230,7 +230,7 @@ def test_a_case_on_a_new_device_is_held_against_its_family():
     found = answers([*(moved(f"c{n}", 0.005) for n in range(12)), moved("slow", 0.035)])
     assert [v.status for v in found] == [*[Status.OK] * 12, Status.REGRESSED]
     assert "2 of 2 fresh processes agree" in found[-1].reason
-    assert "after removing the shift shared with other cases (0.5% slower)" in found[-1].reason
+    assert "after removing its family's shift on this device (0.5% slower)" in found[-1].reason
 
 
 def test_cases_that_cannot_tell_chance_take_no_part_in_the_others_judgement():

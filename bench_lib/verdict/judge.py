@@ -311,9 +311,9 @@ def _less_the_clock(verdict: Verdict, evidence: Evidence) -> Verdict:
         return verdict
     factor = 1 + clock.change
     difference = verdict.found(Difference)
-    is_beside_others = difference is not None and difference.family is not None
-    if abs(math.log(factor)) < validity.CLOCK_SLACK and is_beside_others:
-        return verdict  # the other cases have that clock, too
+    is_beside_family = difference is not None and difference.family is not None
+    if abs(math.log(factor)) < validity.CLOCK_SLACK and is_beside_family:
+        return verdict  # its family has that clock on this device, too
     bound, cycles = 1 + (verdict.tolerance or 0.0), factor * verdict.ratio
     slower = verdict.status in SLOWER and factor < 1
     faster = verdict.status is Status.IMPROVED and factor > 1

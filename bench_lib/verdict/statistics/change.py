@@ -104,8 +104,6 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-_Runs = Sequence[tuple[Origin, float]]
-"""A case's runs on one device, each with its mean."""
 
 
 @dataclass(frozen=True)
@@ -265,10 +263,9 @@ class Comparison:
     """Without the processes that were set aside."""
     set_aside: int
     estimate: float
-    """Candidate less baseline, without the shift; a logarithm."""
+    """Candidate less baseline, without what the family shares; a logarithm."""
     shift: float
-    """How far this run moved all cases, or a device that the baseline lacks the case's family, if
-    runs or devices move them so far; a logarithm."""
+    """How far the case's family moved together on a device that the baseline lacks; a logarithm."""
     process: Estimate
     """Of one process, as the suite and the case together suggest."""
     error: Estimate
@@ -291,7 +288,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Candidate over baseline, without the shift."""
+        """Candidate over baseline, without what the family shares."""
         return growth(self.estimate)
 
     @cached_property
@@ -542,16 +539,20 @@ def fit_prior(own: Estimates) -> Estimate | None:
 
 def _past(
     contrasts: Sequence[Contrast], guess: Floats, is_unmeasured: Flags
-) -> tuple[Estimates, Estimate, Estimates, int]:
+) -> tuple[Estimates, Estimates, int]:
     """Estimate how far runs and devices are apart in every case, and count the most runs of one.
 
-    Between them is the variance of what runs move all cases together by.  Devices are apart by a
-    guess where fewer than two are known.
+    Devices are apart by a guess where fewer than two are known.
     """
-    measured = [_series(contrast) for contrast in contrasts]
+    measured = [
+        [
+            [(origin.device, sum(values) / len(values)) for origin, values in era.items()]
+            for era in contrast.history
+        ]
+        for contrast in contrasts
+    ]
     within = drawn(pooled([_of_one_run(contrast) for contrast in contrasts]))
-    by_case, together = _between_runs(measured)
-    between = drawn(by_case)
+    between = drawn(_between_runs(measured))
     by_device = [_by_device(case) for case in measured]
     apart = drawn(pooled([[case] for case in by_device]))
     runs = np.array([sum(map(len, case)) for case in measured], dtype=np.intp)
@@ -574,7 +575,7 @@ def _past(
     is_observed = (apart.degrees > 0) & (devices >= np.where(is_unmeasured, LEAST_RUNS, 2))
     device = observed.where(is_unmeasured, with_guess)
     guessed = Estimates(guess**2, np.full(len(guess), GUESS_DEGREES))
-    return run, together, device.where(is_observed, guessed), int(runs.max())
+    return run, device.where(is_observed, guessed), int(runs.max())
 
 
 def _of_one_run(contrast: Contrast) -> list[Sequence[float]]:
@@ -584,54 +585,31 @@ def _of_one_run(contrast: Contrast) -> list[Sequence[float]]:
     return [values for era in (*contrast.history, current) for values in era.values()]
 
 
-def _series(contrast: Contrast) -> list[_Runs]:
-    """Return a case's successive runs on each device.
+def _between_runs(cases: Sequence[Sequence[Sequence[tuple[str, float]]]]) -> Estimates:
+    """Return the variance of successive runs on one device, by their differences.
 
-    Acceptances of long ago are no neighbours of later runs, unless these are few.
+    Creep hardly shows in these, and a change that lasts shows once.  Acceptances of long ago are
+    no neighbours of later runs, unless these are few.
     """
-    eras = [[(run, sum(x) / len(x)) for run, x in era.items()] for era in contrast.history]
-    if sum(map(len, eras)) < LEAST_RUNS:
-        eras = [[run for era in eras for run in era]]
-    return [runs for era in eras for runs in grouped((run[0].device, run) for run in era).values()]
-
-
-def _between_runs(cases: Sequence[Sequence[_Runs]]) -> tuple[Estimates, Estimate]:
-    """Return the variance of a case's successive runs, and of what runs move all cases by.
-
-    By differences: creep hardly shows in these, and a change that lasts shows once.  What moves all
-    cases, their median, is left out if it is twice each case's own.  Successive runs may be
-    alike in it, so its variance is that beside a straight line, which is creep.
-    """
-    moves: dict[Origin, float] = {}
-    together = Estimate(0.0, 1.0)
-    longest = max((runs for case in cases for runs in case), key=len, default=[])
-    if len(longest) >= LEAST_RUNS:
-        apart = grouped(
-            (run, mean - middle)
-            for case in cases
-            for runs in case
-            for middle in [statistics.fmean(mean for _, mean in runs)]
-            for run, mean in runs
-        )
-        moves = {run: statistics.median(x) for run, x in apart.items() if len(x) >= LEAST_SUITE}
-        path = [moves.get(run, 0.0) for run, _ in longest]
-        line, squares, *_ = np.polyfit(range(len(path)), path, 1, full=True)
-        degrees = len(path) - len(line)
-        # Runs that are alike show half as much.
-        together = Estimate(float(squares.sum()) / degrees, min(EXCESS_DEGREES, degrees / 2))
-        own = [abs(x - move) for run, move in moves.items() for x in apart[run]]
-        if 2 * statistics.median(own or [0.0]) >= MIDDLE * math.sqrt(together.variance):
-            moves, together = {}, replace(together, variance=0.0)
-    beside = [[np.diff([x - moves.get(run, 0.0) for run, x in runs]) for runs in c] for c in cases]
-    steps = np.array([sum(map(len, case)) for case in beside])
-    variance = [sum([float(x @ x) / 2 for x in case]) for case in beside] / np.maximum(1, steps)
+    squares, steps = np.zeros(len(cases)), np.zeros(len(cases))
+    for number, eras in enumerate(cases):
+        few = sum(map(len, eras)) < LEAST_RUNS
+        last: dict[str, float] = {}
+        for era in eras:
+            last = last if few else {}
+            for device, mean in era:
+                if device in last:
+                    squares[number] += (mean - last[device]) ** 2
+                    steps[number] += 1
+                last[device] = mean
+    variance = squares / 2 / np.maximum(1, steps)
     # A difference of neighbours has two thirds of a degree of freedom (von Neumann, 1941).
-    return Estimates(np.maximum(LEAST_SD**2, variance), steps * 2 / 3), together
+    return Estimates(np.maximum(LEAST_SD**2, variance), steps * 2 / 3)
 
 
-def _by_device(series: Sequence[_Runs]) -> list[float]:
+def _by_device(eras: Sequence[Sequence[tuple[str, float]]]) -> list[float]:
     """Return the mean of each known device's runs."""
-    devices = grouped((run.device, mean) for runs in series for run, mean in runs if run.device)
+    devices = grouped((device, mean) for era in eras for device, mean in era if device)
     return [sum(means) / len(means) for means in devices.values()]
 
 
@@ -668,10 +646,10 @@ class _Suite:
         self.unusual = np.zeros(len(contrasts))
         """The part of that variance that does not widen the tolerance."""
         guess = np.array([guessed_device(contrast.family) for contrast in contrasts])
-        run, together, device, most_runs = _past(contrasts, guess, self.is_unmeasured)
+        run, device, most_runs = _past(contrasts, guess, self.is_unmeasured)
         is_known = run.degrees > 0
         self._add(RUN, self.of_run * is_known * run.variance, run.degrees)
-        self._add_this_run(together, few=most_runs < LEAST_RUNS)
+        self._add_this_run(few=most_runs < LEAST_RUNS)
         device = self._by_family(device)
         self._add(DEVICE, self.of_device * device.variance, device.degrees)
 
@@ -695,10 +673,9 @@ class _Suite:
         squares = [term.variance**2 / np.maximum(term.degrees, TINY) for term in terms]
         return Estimates(variance, variance**2 / np.sum(squares, axis=0))
 
-    def _add_this_run(self, together: Estimate, *, few: bool) -> None:
+    def _add_this_run(self, *, few: bool) -> None:
         """Add what the suite's differences show beyond their errors.
 
-        What it moved all cases by is left out if runs do so, with a variance ``together``.
         Unchanged software that differs by more than its processes explain, in case after case,
         shows how far this run is from the others.  Cases on a device that the baseline lacks have
         no part in it: what that adds is their family's.
@@ -706,24 +683,17 @@ class _Suite:
         load = np.where(self.of_device > 0, 0.0, self.of_run)
         usual = (load > 0) & self._are_usual(MOST_APART**2 * load)
         more: Floats = np.zeros(len(load))
-        of_suite = self.of_run * together.variance
         if usual.sum() >= LEAST_SUITE:
             shift = float(np.median(self.estimate[usual]))
             # Where runs are known, an ordinary one needs nothing on top.
             doubt = 1.9 / math.sqrt(usual.sum()) if few else 0.5
             self._add(RUN, load * self._excess(usual, shift, load, doubt), EXCESS_DEGREES)
             more = np.asarray((load > 0) * shift**2 * few)
-            if shift**2 <= FAR**2 * together.variance * np.median(load[usual]):
-                # If most cases changed, the others are not taken to have changed the other way.
-                low, high = np.minimum(0.0, self.estimate), np.maximum(0.0, self.estimate)
-                self.shift = np.where(load > 0, np.clip(shift, low, high), 0.0)
-                of_suite = np.where(load > 0, 0.0, of_suite)
         elif few:
             is_unmeasured = bool(self.is_unmeasured.any())
             more = load * (MOST_APART if is_unmeasured else GUESSED_RUN) ** 2
             self.unusual = more * is_unmeasured
         self._add(RUN, more, GUESS_DEGREES)
-        self._add(RUN, of_suite, together.degrees)
 
     def _by_family(self, device: Estimates) -> Estimates:
         """Compare cases on a new device with their family, which the device moves together.
