@@ -1,4 +1,4 @@
-"""How long cases should take, judging by earlier runs; in which order; what is long is said."""
+"""How long cases should take, judging by earlier runs, and in which order; reports long ones."""
 
 from __future__ import annotations
 

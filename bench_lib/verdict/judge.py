@@ -91,7 +91,8 @@ def _by_the_reference_alone(verdicts: Sequence[Verdict], evidence: Evidence) -> 
     compared, since it has an absolute limit.
     """
     new, old = ([pair[side] for pair in evidence.pairing.pairs] for side in (0, 1))
-    both = Evidence(new, Baseline("", old, Accepted("", "", "")), evidence.limits)
+    accepted = Accepted(run_id="", reason="", date="")
+    both = Evidence(new, Baseline("", old, accepted), evidence.limits)
     others = [
         verdict
         for metric in registered().values()
