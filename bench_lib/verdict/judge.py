@@ -421,10 +421,10 @@ def _host_bound(verdict: Verdict, evidence: Evidence, *, device_is_steady: bool)
 
 
 def _unless_disturbed(verdict: Verdict, evidence: Evidence) -> Verdict:
-    """Only suspect a time where most processes do not count: what disturbed them shows in all."""
+    """Only suspect a time where a third do not count: what disturbed them may affect the others."""
     disturbed = evidence.tried - len(evidence.candidate)
     is_called = verdict.status is Status.REGRESSED and of(verdict.metric).host_sets
-    if not is_called or disturbed < len(evidence.candidate):
+    if not is_called or 3 * disturbed < evidence.tried:
         return verdict
     finding = Note(f"{disturbed} of {evidence.tried} processes were disturbed, and do not count")
     return replace(verdict.finding(finding), status=Status.SUSPECT)
