@@ -61,8 +61,8 @@ def compare(
 ) -> None:
     """Judge run B by run A, or by the baseline, as if A's values were accepted.
 
-    The exit status is 0 if anything was compared, 1 if nothing was or --fail-on says so, and 2 if
-    --fail-on could judge no case.
+    The exit status is 0 if anything was compared, 1 if nothing was or a case fails --fail-on, and
+    2 if --fail-on could judge no case.
     """
     from bench_lib.report import versus
     from bench_lib.verdict.metrics import registered

@@ -60,7 +60,7 @@ class ExerciseOptions:
         int | None,
         typer.Option(min=1, max=LARGEST, help="largest-batch: the largest batch to try."),
     ] = None
-    task: Annotated[str, typer.Option(help=" or ".join(TASKS))] = "infer"
+    task: Annotated[str, typer.Option(help=f"{' or '.join(TASKS)}.")] = "infer"
     iterations: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST, help="Measured iterations (default: 10 to 200, by time)."),

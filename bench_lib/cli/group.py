@@ -30,7 +30,7 @@ BY_PURPOSE = {
         "ops": "Measure operators: time per call, GB/s, TFLOP/s, share of peak.",
         "collectives": "Measure collectives by size: time, bandwidths, wrong elements.",
         "scaling": "Measure speed-up over threads, processes and GPUs; fit laws.",
-        "train": "Train as the CIFAR-100 script and the CIFAR-10 table do.",
+        "train": "Train CIFAR-100 step by step, or CIFAR-10 for a table by ranks.",
     },
     "Manage": {
         "baseline": "Record, accept and show the values that runs are judged by.",

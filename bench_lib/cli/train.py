@@ -127,7 +127,7 @@ def train(
     source: TrainingSource,
     keeping: Keeping,
 ) -> None:
-    """Train as the CIFAR-100 script and the CIFAR-10 table do.
+    """Train CIFAR-100 step by step, or CIFAR-10 for a table by ranks.
 
     cifar100 prints a line per step, then compares the input pipeline, the device's step and both;
     cifar10-table trains whole epochs on 1, 2, 4 ... GPUs: times, accuracies, memory, speed-up.

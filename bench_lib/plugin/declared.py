@@ -85,7 +85,7 @@ def _add_settings(parser: pytest.Parser) -> None:
     parser.addini(
         "perf_confirm",
         "re-measure a case that looks slower or faster in up to this many fresh processes; with 0, "
-        "no case is called slower after one process",
+        "a case measured once is never called slower",
         default="5",
     )
     parser.addini(
