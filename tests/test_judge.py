@@ -787,7 +787,9 @@ def test_a_device_that_waits_only_now_regressed_where_it_is_slower_than_hosts_va
 
 
 @pytest.mark.parametrize(("counted", "status"), [(4, Status.SUSPECT), (5, Status.REGRESSED)])
-def test_where_a_third_of_processes_were_disturbed_the_others_do_not_make_a_case_slower(counted, status):
+def test_where_a_third_of_processes_were_disturbed_the_others_do_not_make_a_case_slower(
+    counted, status
+):
     old = of(make_processes(STEADY, peak_memory_bytes=10 * MIB))
     now = make_processes([0.3] * counted, spread=0.2, peak_memory_bytes=100 * MIB)
     found = {v.metric: v for v in verdicts_on(now, old, planned=6, tried=6)}
