@@ -87,6 +87,12 @@ def test_a_run_that_is_not_there_or_ambiguous_is_refused(tmp_path, three, name, 
     assert str(caught.value) == f"{name!r} {why.format(tmp_path)}"
 
 
+def test_an_empty_name_is_no_run_even_where_there_is_only_one(tmp_path):
+    file = write_run(tmp_path)
+    with pytest.raises(HistoryError, match=f"^'' is not a run here; .* has {run_id(file)}$"):
+        Runs(tmp_path).find("")
+
+
 def test_of_many_runs_the_newest_are_named_and_the_others_counted(tmp_path):
     for day in range(1, 8):
         write_run(tmp_path, now=f"2026010{day}T000000Z")

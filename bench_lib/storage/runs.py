@@ -106,7 +106,9 @@ class Runs:
                 run.problems += [*left_out, *self.problems]
                 return run
             raise HistoryError("; ".join(left_out))
-        matches = [f for f in self.files if f.run_id.startswith(name) or f.name == name]
+        # An empty name, as of a variable that is not set, begins every id.
+        files = self.files if name else []
+        matches = [f for f in files if f.run_id.startswith(name) or f.name == name]
         if len(matches) == 1:
             return history.read(matches[0].path)
         ids = some([file.run_id for file in reversed(matches or self.files)], 5)
