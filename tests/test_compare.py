@@ -228,6 +228,12 @@ def test_fail_on_ends_with_one_where_b_failed_in_a_case(compare):
     assert compare(b, a, "--fail-on", "2%").status == 0
 
 
+def test_a_case_that_failed_in_a_run_that_did_not_judge_says_why(compare):
+    answer = compare(run(record("broken")), run(failed("broken"), day=20))
+    reason = "out of memory in first step: tried to allocate 2.00 GiB"
+    assert f"broken: ERROR run: {reason}" in answer.lines
+
+
 def test_fail_on_that_could_tell_of_no_case_is_no_pass(compare):
     a, b = run(record(processes=1)), run(record(change=0.5, processes=1), day=20)
     assert compare(a, b, "--fail-on", "2%").status == 2

@@ -113,7 +113,8 @@ def _unmeasured(record: Record) -> Record:
     fault = record.attempts[-1].fault
     if record.status is not None or fault is None:
         return record
-    return replace(record, status=Status.ERROR, verdicts=[Verdict(Status.ERROR, "run", str(fault))])
+    verdict = Verdict(Status.ERROR, "run", fault.in_words)
+    return replace(record, status=Status.ERROR, verdicts=[verdict])
 
 
 def _evidence(run: Run, record: Record, baseline: Baseline, tolerance: float | None) -> Evidence:
