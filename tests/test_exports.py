@@ -236,3 +236,9 @@ def test_a_run_is_text_of_openmetrics_with_its_labels(cli, tmp_path):
     assert verdict == {"case": f'"{CASE_ID}"', "hardware": '"mi300x"', "status": '"OK"'}
     ((run, _, _),) = found["bench_lib_run"]
     assert (run["commit"], run["hardware"]) == ('"c0ffee0"', '"mi300x"')
+
+
+def test_a_file_without_a_run_is_text_without_a_family(cli, tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    answer = cli("history", "export", "empty.jsonl", "--format", "openmetrics")
+    assert (answer.status, answer.out.strip()) == (0, "# EOF")

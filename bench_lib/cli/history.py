@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import statistics
 import sys
@@ -198,6 +197,8 @@ def export(
 
 def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
     """Return a run's time by phase, and a note on its time outside attempts."""
+    from bench_lib.verdict.nights import when
+
     spent_s: Counter[str] = Counter()
     for attempt in (attempt for record in run.records.values() for attempt in record.attempts):
         spent_s.update(attempt.phases_s)
@@ -205,7 +206,7 @@ def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
         return {}, ["none of its attempts recorded where the time went"]
     notes, total_s = [], math.fsum(spent_s.values())
     if run.ended is not None:
-        took_s = (_moment(run.ended) - _moment(run.started)).total_seconds()
+        took_s = (when(run.ended) - when(run.started)).total_seconds()
         notes = [f"the run took {formats.duration(took_s)}"]
         if took_s > total_s:  # several devices measure at the same time
             notes[0] += f", {formats.duration(took_s - total_s)} of it outside attempts"
@@ -216,10 +217,6 @@ def _phases(run: Run) -> tuple[dict[str, Table[Any]], list[str]]:
     ]
     rows = [*spent_s.most_common(), ("all", total_s)]  # the longest first
     return {"phases": Table(columns, rows)}, notes
-
-
-def _moment(time: str) -> dt.datetime:
-    return dt.datetime.strptime(time, "%Y-%m-%dT%H:%M:%S%z")
 
 
 def _details(record: Record) -> list[str]:

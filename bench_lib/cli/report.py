@@ -47,7 +47,7 @@ def report(
         list[str] | None,
         typer.Option("--run", metavar="RUN", help="Report on this run; may be repeated."),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, help="Days of history to show.")] = 90,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="Days of history to show.")] = 90,
     json: Json = False,
 ) -> None:
     """Report on the newest night: what failed, since when, and why.

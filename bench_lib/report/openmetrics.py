@@ -6,7 +6,6 @@ that ``promtool tsdb create-blocks-from openmetrics`` puts it there.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import statistics
 
@@ -14,6 +13,7 @@ from bench_lib.model import Environment
 from bench_lib.storage.acceptance import processes_of
 from bench_lib.storage.history import Run
 from bench_lib.verdict.metrics import registered
+from bench_lib.verdict.nights import when
 
 UNITS = {"s": "seconds", "B": "bytes", "J": "joules", "": "ratio", "1/s": "per_second", "1": ""}
 SOFTWARE = ("host", "torch", "rocm", "cuda", "driver")
@@ -21,7 +21,7 @@ SOFTWARE = ("host", "torch", "rocm", "cuda", "driver")
 
 def document(run: Run) -> str:
     """Return one family for each metric, one for verdicts, and one that describes the run."""
-    began = dt.datetime.strptime(run.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    began = when(run.started).timestamp()
     families: dict[str, list[str]] = {}
 
     def add(family: str, kind: str, unit: str, value: float, **labels: str) -> None:
