@@ -241,10 +241,14 @@ def test_the_reference_has_a_run_of_its_own_which_counts_for_nothing(bed):
     assert environment.torch == ACCEPTED
 
 
-def test_ranks_are_measured_and_profiled_on_both_sides_once_they_look_slower(bed, monkeypatch):
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_ranks_are_paired_and_profiled_once_they_look_slower_or_are_not_judged(
+    bed, monkeypatch, is_accepted
+):
     ranked = make_case(id="resnet50-b64-fp16-ddp2", launch=Launch(ranks=2))
     two = LaunchCommand("torchrun", (), 2)
-    accept(bed, ranked.id)
+    if is_accepted:
+        accept(bed, ranked.id)
     measured = []
 
     def ranks(side, case):
@@ -263,6 +267,7 @@ def test_ranks_are_measured_and_profiled_on_both_sides_once_they_look_slower(bed
     assert sorted(measured[1:3]) == ["here", "there"]
     theirs = bed.engine.suites[REFERENCE].records[ranked.id]
     assert record.kernels == theirs.kernels == KERNELS
+    assert record.status is Status.REGRESSED
 
 
 def test_the_half_that_was_first_is_measured_again_where_the_second_one_was_disturbed(bed):

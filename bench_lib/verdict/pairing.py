@@ -136,8 +136,8 @@ def want_more(verdicts: Sequence[Verdict], evidence: Evidence) -> bool:
     pairing = evidence.pairing
     if pairing.without or pairing.ended or len(pairing.pairs) >= pairing.planned:
         return False
-    if not pairing.pairs:  # cases of several ranks are not paired before they look slower
-        return evidence.ranks == 1
+    if not pairing.pairs:  # cases of several ranks are paired where the baseline gives no answer
+        return evidence.ranks == 1 or evidence.is_unjudged
     answers = {v.metric: v for v in verdicts if v.against == REFERENCE}
     timed = [answer for answer in answers.values() if of(answer.metric) in TIMES]
     if len(pairing.pairs) < LEAST_PAIRS and any(
