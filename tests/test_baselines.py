@@ -615,6 +615,16 @@ def test_what_was_said_against_accepted_values_stays_with_them():
     assert change.new.accepted.in_spite_of == "NOISY"
 
 
+def test_an_objection_that_is_overruled_joins_that_of_the_values_that_stay():
+    current = kept(0.0, 0.0)
+    old = current.baselines[CASE_ID]
+    forced = replace(old, accepted=replace(old.accepted, in_spite_of="NOISY"))
+    file = replace(current, baselines={CASE_ID: forced})
+    added = proposed(make_record(attempts=[lasting(1.03)]), current=file, add=True)
+    (change,) = taken(added, force=True)
+    assert change.new.accepted.in_spite_of == f"NOISY; {change.against}"
+
+
 def test_what_is_added_is_held_against_what_is_accepted_by_itself():
     record = make_record(attempts=[lasting(1.03), lasting(1.03, process=1)])
     (change,) = proposed(record, current=kept(0.0, 0.0), add=True)

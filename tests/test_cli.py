@@ -202,6 +202,13 @@ def test_what_speaks_against_accepting_is_said_and_the_rest_accepted(cli, histor
     assert [stored[name].accepted.run_id == run_id(path) for name in "abc"] == [True, False, False]
 
 
+def test_what_is_refused_beside_values_that_were_forced_is_not_called_forced(cli, history):
+    accept(cli, write_run(history, [doubtful(0.5)]), "--force")
+    answer = accept(cli, write_run(history, [measured(0.625)]), "--add")
+    assert answer.status == 1
+    assert [line.split()[-1] for line in answer.lines[:2]] == ["remark", "refused"]
+
+
 def test_what_is_forced_says_in_spite_of_what_then_and_ever_after(cli, history, tmp_path):
     records = [
         doubtful(0.5),

@@ -101,9 +101,11 @@ class Proposal:
         notes += [f"environment: {line}" for line in self.around]
         notes += [f"! {problem}" for problem in self.run.problems]
         title = f"New values for {self.file.path}" if only_shown else ""
+        shown = [*COLUMNS, Column("remark", self._remark)]
+        hidden = columns("", "old new against why_not")
         return Answer(
             command=command,
-            tables={"changes": Table(COLUMNS, self.changes, title=title)},
+            tables={"changes": Table([*shown, *hidden], self.changes, title=title)},
             notes=list(dict.fromkeys(notes if only_shown else [*notes, *self._taken()])),
             next=f"git add {self.file.path}" if self.taken else "",
             about={
@@ -115,6 +117,15 @@ class Proposal:
             },
             exit_status=0 if only_shown or self.taken else 1,
         )
+
+    def _remark(self, change: BaselineChange) -> str:
+        """Return in a word or two whether the new values are accepted."""
+        if change.new is None:
+            return "no values"
+        notes = ["new"] if change.old is None or change.old.published else []
+        if change.against is not None:
+            notes.append("forced" if change.case_id in self.taken else "refused")
+        return ", ".join(notes)
 
     def _taken(self) -> Iterator[str]:
         """Yield how much was accepted, and what the person accepting should know."""
@@ -158,16 +169,6 @@ def _with_all_processes(change: BaselineChange, needed: int) -> BaselineChange:
     return replace(change, against="; ".join(filter(None, (change.against, objection))))
 
 
-def _remark(change: BaselineChange) -> str:
-    """Return in a word or two whether the new values are accepted."""
-    if change.new is None:
-        return "no values"
-    notes = ["new"] if change.old is None or change.old.published else []
-    if change.against is not None:
-        notes.append("forced" if change.new.accepted.in_spite_of else "refused")
-    return ", ".join(notes)
-
-
 def _added(old: Baseline, new: Baseline) -> list[ProcessSummary]:
     """Return the new processes; all, if the same were accepted before."""
     return [process for process in new.processes if process not in old.processes] or new.processes
@@ -189,6 +190,4 @@ COLUMNS: list[Column[BaselineChange]] = [
     Column("new_s", lambda change: _compared(change).value, "s", "new"),
     Column("ratio", lambda change: _compared(change).ratio, RATIO, "change"),
     Column("interval", lambda change: _compared(change).interval, RATIO, "95% interval"),
-    Column("remark", _remark),
-    *columns("", "old new against why_not"),
 ]

@@ -337,7 +337,9 @@ def taken(changes: Iterable[BaselineChange], *, force: bool = False) -> list[Bas
         if change.against is None:
             chosen.append(change)
         elif force:
-            accepted = replace(change.new.accepted, in_spite_of=change.against)
+            accepted = change.new.accepted
+            objections = filter(None, (accepted.in_spite_of, change.against))
+            accepted = replace(accepted, in_spite_of="; ".join(objections))
             chosen.append(replace(change, new=replace(change.new, accepted=accepted)))
     return chosen
 
