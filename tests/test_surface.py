@@ -291,6 +291,15 @@ def test_a_full_disk_behind_the_output_is_said(tmp_path):
     assert err.decode() == "bench-lib: error: cannot write: No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    "words", [("--version",), ("history", "list"), ("history", "list", "--json")]
+)
+def test_an_output_that_was_closed_at_the_start_is_no_error(run, monkeypatch, words):
+    status = run(*words).status
+    monkeypatch.setattr("sys.stdout", None)
+    assert run(*words) == (status, "", "")
+
+
 # ---- exit status ------------------------------------------------------------------------
 
 

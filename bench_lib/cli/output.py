@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sys
@@ -62,7 +63,7 @@ class ShownStream:
 
 def _shown(stream: TextIO | None) -> Any:
     if stream is None:  # it was closed when Python started
-        return stream
+        stream = io.StringIO()
     if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
         reconfigure(errors="backslashreplace")  # the encoding may lack characters
     return ShownStream(stream)
