@@ -96,6 +96,18 @@ def test_a_side_has_the_step_of_its_own_commit_and_no_edits(repository, monkeypa
     assert side.python == sys.executable
 
 
+def test_a_folder_whose_name_begins_as_the_repositorys_keeps_its_place_in_the_path(
+    repository, monkeypatch, tmp_path
+):
+    name = repository.commit("step")
+    monkeypatch.chdir(repository.folder)
+    beside = f"{repository.folder}-beside"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(repository.folder), beside)))
+    side = Candidate(name).side(tmp_path / "made")
+    here, behind = side.environment["PYTHONPATH"].split(os.pathsep)[-2:]
+    assert (here, behind) == (str(side.folder), beside)
+
+
 def test_a_build_is_run_once_in_the_worktree_without_a_shell(repository, tmp_path):
     name = repository.commit("1")
     script = "import sys; open('built', 'a').write(sys.argv[1])"
@@ -190,3 +202,9 @@ def test_a_version_is_installed_once(tmp_path, monkeypatch):
         side = Candidate("stone==1.0").side(tmp_path / "made")
         assert side.python == str(tmp_path / "made" / "stone==1.0" / "bin" / "python")
     assert made == [(sys.executable, "stone==1.0")]
+
+
+def test_versions_with_a_long_beginning_in_common_are_installed_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench_lib.studies.bisect.overlaid", lambda folder, *_: folder.mkdir())
+    names = [f"a-package-with-a-long-name==2.10.0.dev2026{month}01" for month in ("01", "02")]
+    assert len({Candidate(name).side(tmp_path).python for name in names}) == 2

@@ -61,7 +61,7 @@ class Candidate:
         that is installed, unless the build made an environment of its own.  Raises LaunchError.
         """
         is_version = "==" in self.name
-        folder = made / self.name[:40]
+        folder = made / self.name
         marker = Path(f"{folder}.made")
         if not marker.exists():
             shutil.rmtree(folder, ignore_errors=True)  # an interrupted one
@@ -92,7 +92,8 @@ class Candidate:
 def _of_worktree(folder: Path) -> Side:
     python = folder / OWN_PYTHON
     root = git(Path.cwd(), "rev-parse", "--show-toplevel") or ""
-    path = os.environ.get("PYTHONPATH", "").replace(root, str(folder))
+    path = os.environ.get("PYTHONPATH", "")
+    path = re.sub(rf"(?<![^:]){re.escape(root)}(?![^/:])", lambda _root: str(folder), path)
     if not python.exists():
         path = os.pathsep.join(filter(None, (str(folder / "src"), str(folder), path)))
     workdir = folder / Path.cwd().resolve().relative_to(Path(root).resolve())
