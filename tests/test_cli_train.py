@@ -326,14 +326,23 @@ def test_as_json_the_table_has_a_row_for_each_number_of_gpus(run):
     assert [row["ranks"] for row in told["rows"]] == [1, 2]
 
 
-def test_accuracy_is_the_last_epochs_whether_told_by_step_or_by_epoch():
-    by_step = replace(LEARNT, steps_per_epoch=2, accuracies=[0.0, 0.25, 0.5, 1.0])
-    assert training.last_epoch(by_step, 2) == 0.75
-    one_epoch = replace(LEARNT, steps_per_epoch=4, accuracies=[0.0, 0.5, 0.5, 1.0])
-    assert training.last_epoch(one_epoch, 1) == 0.5
-    by_epoch = replace(LEARNT, steps_per_epoch=600, accuracies=[0.25, 0.5])
-    assert training.last_epoch(by_epoch, 2) == 0.5
-    assert training.last_epoch(replace(LEARNT, accuracies=[]), 1) is None
+@pytest.mark.parametrize(
+    ("steps", "per_epoch", "accuracies", "last"),
+    [
+        (4, 2, [0.0, 0.25, 0.5, 1.0], 0.75),
+        (4, 4, [0.0, 0.5, 0.5, 1.0], 0.5),
+        (1200, 600, [0.25, 0.5], 0.5),
+        (4, 1560, [0.0, 0.5, 0.5, 1.0], 0.5),  # a part of an epoch, as with --steps
+        (4, 4, [], None),
+    ],
+)
+def test_accuracy_is_the_last_epochs_whether_told_by_step_or_by_epoch(
+    steps, per_epoch, accuracies, last
+):
+    learnt = replace(LEARNT, steps_per_epoch=per_epoch, accuracies=accuracies)
+    images = LEARNT.samples // per_epoch
+    measured = make_measurement(training=learnt, iteration_s=[0.5] * steps, items_per_step=images)
+    assert training.last_epoch(figures_of(record_of(measured))) == last
 
 
 def test_a_batch_of_each_rank_is_timed():

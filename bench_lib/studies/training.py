@@ -10,7 +10,7 @@ from typing import Any
 from bench_lib.cases.training import training_case
 from bench_lib.formats import SHARE, TIMES, many
 from bench_lib.formulas.images import INPUT_ALONE
-from bench_lib.model import MOST_STEPS_TOLD, Case, Param, Record, Training
+from bench_lib.model import Case, Param, Record, Training
 from bench_lib.report.answer import Column
 from bench_lib.studies.figures import COLUMNS, PROBLEM, Figures, doubts, ratio
 from bench_lib.studies.registry import Study, StudyRow
@@ -116,8 +116,8 @@ def step_lines(record: Record) -> list[str]:
     if not accepted or (training := accepted[-1].training) is None:
         return []
     measurement, per_epoch = accepted[-1], training.steps_per_epoch
-    together = max(1, measurement.items_per_step * per_epoch // training.samples)
-    batch_times = [time_s for time_s in measurement.iteration_s for _ in range(together)]
+    batches = batches_in(measurement.items_per_step, training)
+    batch_times = [time_s for time_s in measurement.iteration_s for _ in range(batches)]
     epochs = -(-len(batch_times) // per_epoch)
     by_epoch = len(training.losses) == epochs < len(batch_times)
     lines = []
@@ -132,6 +132,11 @@ def step_lines(record: Record) -> list[str]:
         rate = images / statistics.fmean(times) if times else 0.0
         lines.append(LINE.format(*place, loss, accuracy, rate))
     return lines
+
+
+def batches_in(images: int, training: Training) -> int:
+    """Return how many batches a measured step of so many images has."""
+    return max(1, images * training.steps_per_epoch // training.samples)
 
 
 # ---- a table by ranks ---------------------------------------------------------------------
@@ -168,7 +173,7 @@ def ranks_rows(cases: Sequence[Case], figures: Sequence[Figures], epochs: int) -
             result,
             training_s=time_s,
             epoch_s=None if time_s is None else time_s / epochs,
-            training_accuracy=last_epoch(training, epochs) if training else None,
+            training_accuracy=last_epoch(result),
             test_accuracy=training.test_accuracy if training else None,
             speed_up=speed_up,
             efficiency=speed_up and speed_up / ranks,
@@ -177,11 +182,14 @@ def ranks_rows(cases: Sequence[Case], figures: Sequence[Figures], epochs: int) -
     return rows
 
 
-def last_epoch(training: Training, epochs: int) -> float | None:
-    """Return the training accuracy of the last of some epochs, 0 to 1; None if unknown."""
-    by_step = epochs * training.steps_per_epoch <= MOST_STEPS_TOLD
-    last = training.accuracies[-training.steps_per_epoch :] if by_step else training.accuracies[-1:]
-    return statistics.fmean(last) if last else None
+def last_epoch(figures: Figures) -> float | None:
+    """Return the training accuracy of the last epoch, 0 to 1; None if unknown."""
+    training = figures.training
+    if training is None or not training.accuracies:
+        return None
+    steps = (figures.iterations or 0) * batches_in(figures.items_per_step or 0, training)
+    last = 1 if len(training.accuracies) < steps else training.steps_per_epoch
+    return statistics.fmean(training.accuracies[-last:])
 
 
 RANKS: list[str | Column[Any]] = [
