@@ -289,6 +289,15 @@ def test_workers_that_have_started_measure_where_they_are_needed(tmp_path, monke
     assert shared[1].log == ["close"]
 
 
+def test_partitions_that_share_their_cards_uuid_have_workers_of_their_own(tmp_path, monkeypatch):
+    starting(monkeypatch, tmp_path)
+    sharing(monkeypatch)
+    first, second = (replace(each, uuid=DEVICE.uuid) for each in gpus(2))
+    with contextlib.closing(engine.Engine(first, Settings())) as run:
+        assert run.share(first) == {"": ("folder", 0, "digest")}
+        assert run.share(second) == {"": ("folder", 1, "digest")}
+
+
 def test_second_looks_and_profiles_use_the_workers_that_have_started(tmp_path, monkeypatch):
     log, shared = starting(monkeypatch, tmp_path), sharing(monkeypatch)
     devices = gpus(2)
