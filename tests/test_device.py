@@ -618,6 +618,12 @@ def test_ranks_start_once_and_cases_share_their_processes(bench, monkeypatch):
     assert ranks.started == [2]
 
 
+def test_where_ranks_alone_measure_they_tell_the_softwares_versions(bench, monkeypatch):
+    monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks_that(answering))
+    (outcome,) = bench().measure(make_case(launch=Launch(ranks=2)))
+    assert outcome.environment.torch == "2.9.0"
+
+
 def test_launches_that_would_be_in_each_others_way_are_ended(bench, monkeypatch):
     ranks = ranks_that(answering)
     monkeypatch.setattr("bench_lib.engine.device.Ranks", ranks)

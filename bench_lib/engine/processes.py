@@ -205,10 +205,17 @@ class Processes:
             self._ranks.pop(number).close()
 
     def environment(self) -> Environment:
-        """Describe the software that measures here, as workers report it once they have started."""
+        """Describe the software that measures here, as workers report it once they have started.
+
+        Where only cases of several ranks are measured, the ranks report it.
+        """
         if self._environment is not None:
             return self._environment
-        versions = self._workers.versions if self._workers else {}
+        versions: dict[str, str | None] = {}
+        for ranks in self._ranks.values():
+            versions |= ranks.versions
+        if self._workers is not None:
+            versions |= self._workers.versions
         return fingerprint.with_versions(self.described, versions)
 
     def open(self, number: int) -> WorkerProcess:

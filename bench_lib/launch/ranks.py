@@ -73,6 +73,8 @@ class Ranks:
         self._groups = self._cases = 0
         """How many groups were begun, and how many cases the last one was given."""
         self._group: Path | None = None
+        self.versions: dict[str, str | None] = {}
+        """The software's versions, as the first rank reported them with the last measurement."""
 
     @property
     def is_fresh(self) -> bool:
@@ -101,7 +103,9 @@ class Ranks:
             "known": sorted(asked.known),
             "discards": not asked.keeps,
         }
-        return fold(self._outcomes(case, order))
+        outcomes = self._outcomes(case, order)
+        self.versions = {**outcomes[0]["versions"], "cudnn": outcomes[0]["cudnn"]}
+        return fold(outcomes)
 
     def profile(self, case: Case) -> KernelTable:
         """Profile a case's step on rank 0; the profiler stays attached, so drop the group then.
