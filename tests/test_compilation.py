@@ -78,14 +78,16 @@ class Device:
         self.again: list[int] = []
         self.own: Any = object()
         self.refuses = refuses
+        self.error: Exception = RuntimeError("operation not permitted when stream is capturing")
         monkeypatch.setattr(compilation, "recorded", self.recorded)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
     @contextlib.contextmanager
     def recorded(self, step: Any, side: Any, *, again: int) -> Any:
         self.sides.append(side)
         self.again.append(again)
         if self.refuses:
-            raise RuntimeError("operation not permitted when stream is capturing")
+            raise self.error
         self.log.append("record")
         graph = SimpleNamespace(replay=lambda: self.log.append("replay"))
         try:
@@ -146,4 +148,21 @@ def test_a_released_graph_is_gone_and_may_be_recorded_anew(monkeypatch):
 def test_a_step_that_cannot_be_recorded_is_skipped_with_the_cause(monkeypatch):
     recorded = Recorded(Device(monkeypatch, refuses=True).step)
     with pytest.raises(UnsupportedError, match="recorded in a graph: operation not permitted"):
+        recorded()
+
+
+def test_memory_that_runs_out_while_a_step_is_recorded_is_no_reason_to_skip(monkeypatch):
+    device = Device(monkeypatch, refuses=True)
+    device.error = torch.OutOfMemoryError("HIP out of memory")
+    with pytest.raises(torch.OutOfMemoryError):
+        Recorded(device.step)()
+
+
+def test_a_device_that_fails_while_a_step_is_recorded_is_no_reason_to_skip(monkeypatch):
+    def fail() -> None:
+        raise RuntimeError("HIP error: an illegal memory access was encountered")
+
+    recorded = Recorded(Device(monkeypatch, refuses=True).step)
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
         recorded()

@@ -116,7 +116,10 @@ class Recorded:
             self._after_first()
             try:
                 self._recording = self._enter()
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
+                torch.cuda.synchronize()  # raises if the device has failed, which is no skip
                 reason = f"the step cannot be recorded in a graph: {error}"
                 raise UnsupportedError(reason) from error
         self._recording()
