@@ -125,9 +125,10 @@ class NightCause:
         title = f"{many(count, 'case') if count > 1 else case_id}: {cause or 'unknown cause'}"
         if self.onset.run_id and self.onset.since:
             title += f", since {self.onset.since.partition(' (')[0]}"
-        worst = max(map(_ratio, self.entries))
-        if worst > 1:
-            title += f", {'up to ' if count > 1 else ''}{worst - 1:.1%} slower"
+        verdict, worst = self.entries[0].verdict, _ratio(self.entries[0])
+        if verdict is not None and worst > 1:
+            how = "slower" if metrics.of(verdict.metric).unit in ("s", "1/s") else "worse"
+            title += f", {'up to ' if count > 1 else ''}{worst - 1:.1%} {how}"
         return on_one_line(title, MOST_TITLE)
 
 
