@@ -167,6 +167,7 @@ def test_inputs_are_drawn_from_layers_and_signature(own, run, words, drawn):
         ("mine:Spared", "give --input a=SHAPE; a SHAPE of 128:30000 is for int"),
         ("mine:Odd --input c=3", "give --input a=SHAPE --input b=SHAPE instead of c"),
         ("mine:Net --input image=3,4", "RuntimeError: "),
+        ("mine:Net --arg width", "--arg: 'width'; it must be NAME=VALUE"),
         ("mine:Net --input image=big", "--input: image=big; it must be NAME=3,224,224"),
     ],
 )
@@ -221,8 +222,29 @@ def test_where_pytest_does_not_load_the_plugin_that_is_an_error_with_its_remedy(
     monkeypatch.setattr(adopt.subprocess, "call", lambda *args, **more: start(*args, **more).wait())
     answer = run("mine:Net")
     assert answer.status == 2
-    assert "pytest measured nothing" in answer.err
+    assert "pytest ended with status 4" in answer.err
     assert "unset PYTEST_DISABLE_PLUGIN_AUTOLOAD" in answer.err
+
+
+def test_where_pytest_runs_no_test_that_is_an_error_with_its_remedy(run, monkeypatch):
+    monkeypatch.setattr(adopt.subprocess, "call", lambda *_, **__: 5)
+    answer = run("mine:Net")
+    assert answer.status == 2
+    assert "pytest ended with status 5" in answer.err
+    assert answer.err.endswith("have its python_files match test_factories.py\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [("(3,4)", "(3, 4)"), ("{3}", "{3}"), ("{[]:3}", "'{[]:3}'"), ("3j", "3j"), ("a", "'a'")],
+)
+def test_an_argument_is_any_literal_or_else_text(own, run, value, written):
+    constructor = "def __init__(self, size):\n        super().__init__(4, 5)\n"
+    (own / "mine.py").write_text(
+        f"from torch import nn\nclass Sized(nn.Linear):\n    {constructor}"
+    )
+    assert run(f"mine:Sized --arg size={value}").status == 0
+    assert f"Sized(size={written})" in (own / "perf_tests" / "adopted.py").read_text()
 
 
 def test_a_second_object_goes_behind_the_first_and_nothing_is_written_over(own, run):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,8 +19,6 @@ from bench_lib.model import UserError
 MOST_BYTES = 2**20
 """Size limit of a matrix and of a file of factories."""
 PERF_TESTS = Path("perf_tests")
-USAGE_ERROR = 4
-"""Pytest's exit status where it refuses its command line."""
 IGNORED = "/history/"
 """The line of .gitignore that keeps runs out of git."""
 TEST = """import pytest
@@ -93,18 +89,20 @@ def adopt(
         print(f"not known: {guess}")
     if reminder:
         print(f"left to you: {reminder}")
-    if status == USAGE_ERROR:
+    if status not in (0, 1, 2):
         raise UserError(
-            "pytest measured nothing; if --perf-tier is unknown to it, it did not load bench-lib's "
-            "plugin: install bench-lib beside it, and unset PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+            f"pytest ended with status {status}; if --perf-tier is unknown to it, it did not load "
+            "bench-lib's plugin: install bench-lib beside it, and unset "
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD; if it ran no test, have its python_files match "
+            "test_factories.py"
         )
     raise typer.Exit(status)
 
 
-def _argument(text: str) -> tuple[str, Any]:
-    name, _, value = text.partition("=")
-    with contextlib.suppress(ValueError, SyntaxError):
-        return name, ast.literal_eval(value)
+def _argument(text: str) -> tuple[str, str]:
+    name, is_given, value = text.partition("=")
+    if not (is_given and name.isidentifier()):
+        raise typer.BadParameter(f"{text!r}; it must be NAME=VALUE", param_hint="--arg")
     return name, value
 
 

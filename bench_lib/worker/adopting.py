@@ -6,6 +6,8 @@ imports the object, tries its step on the CPU, and prints as JSON what ``bench-l
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import importlib
 import inspect
@@ -45,10 +47,11 @@ NETWORK = '''def {name}(setting, batch_size):
 
 
 def adopted(
-    target: str, name: str, arguments: dict[str, Any], inputs: dict[str, Input]
+    target: str, name: str, arguments: dict[str, str], inputs: dict[str, Input]
 ) -> dict[str, Any]:
     """Return the source of a factory for an object, and what had to be guessed.
 
+    Arguments are literals as Python writes them, or else text.
     Raises ValueError if the object does not reveal enough, and what the user's code raises.
     """
     module, _, path = target.partition(":")
@@ -61,14 +64,15 @@ def adopted(
         classes = {name: value for name, value in vars(imported).items() if isinstance(value, type)}
         networks = [f"{module}:{name}" for name in classes if issubclass(classes[name], nn.Module)]
         raise ValueError(f"{error}; its networks: {', '.join(networks) or 'none'}") from error
-    args = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    values = {key: _value(text) for key, text in arguments.items()}
+    args = ", ".join(f"{key}={value!r}" for key, value in values.items())
     fields = {"name": name, "module": module, "object": path, "top": path.split(".")[0], "more": ""}
     expression = f"{path}({args})" if isinstance(obj, type) else path
     if isinstance(obj, type) and issubclass(obj, nn.Module):
-        network = _called(obj, arguments)
+        network = _called(obj, values)
         needed = _needed(network.forward)
     elif hasattr(obj, "model_type") and hasattr(obj, "to_dict"):
-        config = _called(obj, arguments) if isinstance(obj, type) else obj
+        config = _called(obj, values) if isinstance(obj, type) else obj
         network = importlib.import_module("transformers").AutoModel.from_config(config)
         needed, expression = [network.main_input_name], f"AutoModel.from_config({expression})"
         fields["more"] = "\n    from transformers import AutoModel"
@@ -81,6 +85,12 @@ def adopted(
     guessed += ["real weights and data (both are random)", "training (this is a forward pass)"]
     fields["inputs"] = "\n".join(f'        "{key}": {_call(*inputs[key])},' for key in inputs)
     return {"factory": NETWORK.format(expression=expression, **fields), "guessed": guessed}
+
+
+def _value(text: str) -> Any:
+    with contextlib.suppress(ValueError, SyntaxError, TypeError):
+        return ast.literal_eval(text)
+    return text
 
 
 def _call(shape: list[int], below: int | None) -> str:
