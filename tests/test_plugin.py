@@ -1095,6 +1095,21 @@ scripted.Watch.window = window
     result.stdout.fnmatch_lines(["*MachineWarning: the device is not monitored: no driver*"])
 
 
+def test_a_gpu_that_cannot_be_used_fails_nothing_where_warnings_are_errors(suite, pytester):
+    run = suite()
+    extend_conftest("""
+import warnings
+from bench_lib.model import MachineWarning
+def detect(**_):
+    warnings.warn("no AMD GPU is used: /dev/kfd is missing", MachineWarning, stacklevel=2)
+    return DEVICES
+bench_lib.backends.detect = detect
+""")
+    result = run("-W", "error")
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(["*MachineWarning: no AMD GPU is used: /dev/kfd is missing*"])
+
+
 def test_a_device_that_cannot_be_opened_is_told_by_the_worker_that_has_it(suite, pytester):
     run = suite(devices="gpus(2)")
     extend_conftest("""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,7 @@ from bench_lib.engine.settings import PLANNED, REFERENCE, SAME, Settings, Side
 from bench_lib.launch import environments
 from bench_lib.launch.catalogue import network_sizes
 from bench_lib.launch.started import ended_by
-from bench_lib.model import Case, Hardware, unknown
+from bench_lib.model import Case, Hardware, MachineWarning, unknown
 from bench_lib.plugin.declared import asked_for, at_least, root
 from bench_lib.plugin.devices import DEVICE
 
@@ -182,7 +183,10 @@ class Selection:
     @cached_property
     def devices(self) -> list[Hardware]:
         """The devices of this machine, in the order torch counts them."""
-        return backends.detect()
+        with warnings.catch_warnings():
+            # Warnings about the machine are no errors, even where Python turns all into errors.
+            warnings.simplefilter("default", MachineWarning)
+            return backends.detect()
 
     def leave(self, status: int) -> NoReturn:
         """End the session with the exit status of a signal."""
