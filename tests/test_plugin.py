@@ -471,6 +471,16 @@ def test_a_typo_in_the_matrix_is_one_clear_error(suite, pytester, words):
     assert "Traceback" not in result.stdout.str() + result.stderr.str()
 
 
+def test_a_reference_that_does_not_start_is_one_error_beside_a_file_that_cannot_be_read(
+    suite, pytester
+):
+    run = suite()
+    pytester.path.joinpath("perf_tests", "test_broken.py").write_text("import nowhere\n")
+    result = run("--continue-on-collection-errors", "--perf-reference", "nowhere/python")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: the reference */nowhere/python does not start: *"])
+
+
 def test_a_worker_that_cannot_say_its_networks_is_one_error(suite, pytester):
     run = with_typo(suite, pytester)
     extend_conftest(

@@ -144,7 +144,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     judges = not perf_session.is_worker
     measuring = [item.nodeid for item in session.items if measures(item)]
     is_spread = ASSIGNMENT in session.config.stash
-    if judges and (measuring or is_spread) and not session.testsfailed:
+    goes_on = not session.testsfailed or session.config.option.continue_on_collection_errors
+    if judges and (measuring or is_spread) and goes_on:
         try:
             metrics.registered()
             perf_session.engine.open()
