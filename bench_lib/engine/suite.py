@@ -100,7 +100,7 @@ class Suite:
         record = self.records.setdefault(case_id, Record(outcome.case, nodeid))
         self._outcomes[case_id] = outcome
         self.began.setdefault(case_id, outcome.environment)
-        if outcome.fault is not None and outcome.fault.kind == "launch":
+        if reference_of and outcome.fault is not None and outcome.fault.kind == "launch":
             self.problem = outcome.fault.message
         reason = f"the reference of run {reference_of}, interleaved with it"
         record.attempts.extend(outcome.attempts)
