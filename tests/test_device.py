@@ -80,6 +80,12 @@ def test_workers_are_told_which_device_is_theirs_and_what_was_asked_for(monkeypa
     ]
 
 
+def test_a_variable_that_hides_the_device_meanwhile_is_named(monkeypatch):
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
+    with pytest.raises(LaunchError, match="HIP_VISIBLE_DEVICES='' shows 0"):
+        processes.start_workers(Side(), DEVICE)
+
+
 @pytest.mark.parametrize("variables", [None, {"HIP_X": "1"}])
 def test_ranks_are_told_what_was_asked_for_and_see_every_device(bench, monkeypatch, variables):
     told = []

@@ -36,11 +36,15 @@ def start_workers(side: Side, device: Hardware, *, is_shared: bool = False) -> Z
 
     Shared ones serve the processes that join them, one after the other.
     """
+    try:
+        pinned = backends.visibility(device)
+    except ValueError as error:  # a test has changed a variable meanwhile
+        raise LaunchError(str(error)) from error
     compiles = backends.is_gpu(device) and os.environ.get(PRELOAD_VARIABLE) not in ("no", "torch")
     preload = {PRELOAD_VARIABLE: "compiler"} if compiles else {}
     return Zygote(
         python=side.python,
-        environment={**preload, **backends.visibility(device), **side.variables},
+        environment={**preload, **pinned, **side.variables},
         command_prefix=side.command_prefix,
         folder=side.folder,
         is_shared=is_shared,
