@@ -260,6 +260,14 @@ def test_a_fault_ends_the_case_and_the_next_case_gets_a_fresh_context(bench, wor
     ]
 
 
+def test_a_case_of_cold_caches_has_a_process_of_its_own_even_if_it_is_skipped(bench, workers):
+    workers.script["cold"] = ["no such arithmetic"]
+    one = bench()
+    one.measure(make_case(id="cold", launch=Launch(cold=True)))
+    one.measure(make_case(id="warm"))
+    assert workers.log[2:] == ["end context-1", "fork context-2", "context-2 warm"]
+
+
 CPU = make_hardware(vendor="cpu", key="cpu-test-2c", uuid=None, compute_units=2)
 
 

@@ -164,8 +164,12 @@ class Processes:
         process = self.open(number)
         opening_s = time.monotonic() - begin
         self._measured_by = [process.pid]
-        measurement = process.measure(case, request)
-        if measurement.device_source == "kernels" or is_alone:
+        try:
+            measurement = process.measure(case, request)
+        finally:
+            if is_alone:  # also where it is skipped
+                self.drop(number)
+        if measurement.device_source == "kernels":
             self.drop(number)  # a profiler, once used, stays and costs every launch
         return replace(
             measurement,
@@ -183,16 +187,17 @@ class Processes:
         if ranks.is_fresh:
             self._group = number, case.launch.ranks, f"ranks-{secrets.token_hex(4)}"
         is_first, begin = ranks.is_fresh, time.monotonic()
-        measurement = ranks.measure(case, request)
+        try:
+            measurement = ranks.measure(case, request)
+        finally:
+            if is_alone:
+                self.drop_ranks()
         phases_s = measurement.phases_s
         if is_first:
             start_s = time.monotonic() - begin - math.fsum(phases_s.values())
             phases_s = {FORK: round(start_s, 4), **phases_s}
         self._measured_by = [r.pid for r in measurement.per_rank if r.pid is not None]
-        name = self._group[-1]
-        if measurement.device_source == "kernels" or is_alone:
-            self.drop_ranks()
-        return replace(measurement, phases_s=phases_s, context_id=name)
+        return replace(measurement, phases_s=phases_s, context_id=self._group[-1])
 
     def ranks(self, case: Case) -> Ranks:
         """Return the ranks that measure a case; raises CaseSkipped and LaunchError."""
