@@ -197,8 +197,8 @@ def test_a_case_of_several_ranks_is_launched_in_every_process_and_looked_at_agai
 
 
 def test_a_device_that_is_lost_to_a_case_is_no_trouble_of_a_reference(opened):
-    said = []
-    with opened({CASE.id: [make_fault(kind="launch", message="no device")]}, say=said.append) as run:
+    said, script = [], {CASE.id: [make_fault(kind="launch", message="no device")]}
+    with opened(script, say=said.append) as run:
         run.measure(CASE)
     assert said == []
 
