@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bench_lib import backends
 from bench_lib.engine import commands
-from bench_lib.engine.devicelock import DeviceLock
+from bench_lib.engine.devicelock import DeviceLock, place
 from bench_lib.engine.pace import spoken
 from bench_lib.engine.processes import Processes, disturbance, start_workers
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
@@ -597,7 +597,7 @@ class HeldDevice:
         self._other_locks.close()
 
     def _take(self, used: Sequence[Hardware]) -> None:
-        own = _order(self.device)
+        own = place(self.device)
         wait_s, say = self._settings.lock_wait_s, self._settings.say
         with contextlib.ExitStack() as stack:
 
@@ -606,14 +606,14 @@ class HeldDevice:
                     lock.acquire(wait_s, say)
                     stack.callback(lock.release)
 
-            if before := [device for device in used if _order(device) < own]:
+            if before := [device for device in used if place(device) < own]:
                 # Every run takes them in the same order, or two would wait for each other.
                 self._lock.release()
                 try:
                     take(before)
                 finally:
                     self._lock.acquire(wait_s, say)
-            take(device for device in used if _order(device) > own)
+            take(device for device in used if place(device) > own)
             self._other_locks = stack.pop_all()
 
     def _used_by(self, case: Case) -> list[Hardware]:
@@ -626,7 +626,7 @@ class HeldDevice:
             return []
         devices = self._all_devices
         used = devices if command.hosts != 1 else devices[: case.launch.ranks]
-        return sorted(used, key=_order)
+        return sorted(used, key=place)
 
     @functools.cached_property
     def _all_devices(self) -> list[Hardware]:
@@ -684,8 +684,3 @@ def _without_numerics(request: MeasureRequest) -> MeasureRequest:
 def in_turn(names: Sequence[str], turn: int) -> Sequence[str]:
     """Return sides in the order of a turn: the first one alternates."""
     return names if turn % 2 == 0 else names[::-1]
-
-
-def _order(device: Hardware) -> tuple[str, str, int]:
-    """Return the key by which devices are locked in order, whichever of them a process sees."""
-    return (device.uuid or "", device.bdf or "", 0 if device.uuid else device.index)

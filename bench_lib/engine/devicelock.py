@@ -25,13 +25,17 @@ class DeviceBusyError(UserError):
     """Somebody else measures on this device and did not finish in time."""
 
 
+def place(device: Hardware) -> str:
+    """Name a device among those of this host, as its lock is named."""
+    return re.sub(r"[^A-Za-z0-9-]+", "-", backends.of(device).lock_name(device))
+
+
 class DeviceLock:
     """Held from before the first case until after the last; the kernel lets go of it on death."""
 
     def __init__(self, device: Hardware, folder: Path | None = None) -> None:
         """Lock ``device`` by a file in ``folder``, or in the folder that all users share."""
-        name = re.sub(r"[^A-Za-z0-9-]+", "-", backends.of(device).lock_name(device))
-        self._path = Path(folder or os.environ.get(VARIABLE) or FOLDER, f"{name}.lock")
+        self._path = Path(folder or os.environ.get(VARIABLE) or FOLDER, f"{place(device)}.lock")
         self._device = device
         self._lock = FileLock(self._path, mode=0o666, thread_local=False)
 

@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from bench_lib import backends
 from bench_lib.engine import processes
 from bench_lib.engine.device import HeldDevice
-from bench_lib.engine.devicelock import DeviceBusyError
+from bench_lib.engine.devicelock import DeviceBusyError, place
 from bench_lib.engine.processes import Address, CpuPart
 from bench_lib.engine.settings import (
     MEASURING,
@@ -118,7 +117,7 @@ class Engine:
         They import what they need, keep to a part of the CPUs, and open no device yet.  Returns by
         side what another process needs to join them; who holds the device finds out if some fail.
         """
-        at = _place(device)
+        at = place(device)
         for name, side in self.settings.sides.items():
             if (at, name) not in self._shared and not side.command_prefix:
                 with contextlib.suppress(LaunchError):
@@ -146,7 +145,7 @@ class Engine:
 
         Our own stay for whoever holds it next, unless different ones would start now.
         """
-        at = _place(device)
+        at = place(device)
         if at in self._held:
             return self._held[at]
         for other in self._held.values():
@@ -216,7 +215,7 @@ class Engine:
         until_s = time.monotonic() + self.settings.budget_s
         for of_several_ranks in (False, True):
             self._remeasure(until_s, of_several_ranks=of_several_ranks)
-            self.release(but=_place(self.device))
+            self.release(but=place(self.device))
 
     def _remeasure(self, until_s: float, *, of_several_ranks: bool) -> None:
         first, planned = self.settings.processes, self.settings.planned
@@ -255,12 +254,12 @@ class Engine:
 
         A case stays on its device; any one of its kind measures another pair, whose sides share it.
         """
-        devices = {_place(d): d for d in map(self.suite.hardware_of, self.suite.records.values())}
+        devices = {place(d): d for d in map(self.suite.hardware_of, self.suite.records.values())}
         queues: dict[str, list[Case]] = {at: [] for at in devices}
         taken_s = dict.fromkeys(devices, 0.0)
         for record in records:
             own = self.suite.hardware_of(record)
-            alike = [_place(own)]
+            alike = [place(own)]
             if self.suite.pairs_of(record.case.id) and record.case.launch.ranks == 1:
                 alike += [at for at, device in devices.items() if device.key == own.key]
             at = min(alike, key=lambda at: taken_s[at])
@@ -337,7 +336,7 @@ class Engine:
                 queues = self._dealt(chosen)
                 work = {held: self._profiled(held, cases) for held, cases in queues.items()}
                 _at_once(work, self._note_kernels)
-                self.release(but=_place(self.device))
+                self.release(but=place(self.device))
         except (LaunchError, DeviceBusyError) as error:
             self.settings.say(f"kernels could not be profiled: {error}")
 
@@ -394,11 +393,6 @@ class Engine:
                 suite.writer.end(suite.counts(), exit_status, caches=caches)
             elif suite.records:
                 suite.writer.end({}, exit_status if exit_status in history.INTERRUPTED else 0)
-
-
-def _place(device: Hardware) -> str:
-    """Name one device among those of this machine; partitions of a card may share a uuid."""
-    return backends.of(device).lock_name(device)
 
 
 def problem_of(side: Side, own: Side) -> str:
