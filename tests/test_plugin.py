@@ -1020,6 +1020,19 @@ def test_one_id_is_one_case(suite, pytester):
     result.stdout.fnmatch_lines(["*two different cases are called 'own'*"])
 
 
+def test_one_id_is_one_case_on_whichever_devices_two_are_measured(suite, pytester):
+    run = suite(devices="gpus(2)")
+    pytester.path.joinpath("perf_tests", "test_own.py").write_text(
+        "import pytest\nfrom bench_lib.model import Case\n"
+        "@pytest.mark.parametrize('n', [1, 2, 3])\n"
+        "def test_own(perf, n):\n    perf.measure(Case('own', 'steps:step', {'n': n}))\n"
+    )
+    result = run("-n", "2")
+    result.assert_outcomes(passed=2, failed=2)
+    (kept,) = runs_in(pytester)
+    assert len(kept.records["own"].attempts) == 1
+
+
 @pytest.mark.parametrize("mark", ["'netwrok'", ""])
 def test_a_table_that_does_not_exist_is_an_error_and_not_an_empty_test(suite, pytester, mark):
     run = suite()

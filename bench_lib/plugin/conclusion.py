@@ -88,6 +88,9 @@ def _measure(session: PerfSession, test: WaitingTest) -> None:
 
 
 def _report_all(session: PerfSession, suite: Suite) -> None:
+    for held, reason in session.refused:
+        final = reports.unmeasured(held, reason)
+        reports.publish(session.config, held, final, Status.ERROR.value)
     waiting, session.pending = session.pending, []
     session.judged = session.engine.judge()
     for test in waiting:

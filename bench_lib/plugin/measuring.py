@@ -19,8 +19,8 @@ from bench_lib.engine.settings import MEASURING, REMEASURING
 from bench_lib.engine.suite import Suite, fails
 from bench_lib.launch.started import BY_SIGNAL
 from bench_lib.model import Case, Quarantine, Record, SlowDown, Status, problem_of
-from bench_lib.plugin.devices import DEVICE, WORKERS
-from bench_lib.plugin.reports import MeasuredTest, WaitingTest, lines_of
+from bench_lib.plugin.devices import ASSIGNMENT, DEVICE, WORKERS
+from bench_lib.plugin.reports import Held, MeasuredTest, WaitingTest, lines_of
 from bench_lib.plugin.session import Selection
 from bench_lib.report import console
 from bench_lib.report.progress import ProgressLines
@@ -40,15 +40,17 @@ class PerfSession(Selection):
     """Tests that wait, and have cases left to measure."""
     judged: list[Record] = field(default_factory=list)
     seen: dict[str, Case] = field(default_factory=dict)
-    """The cases measured in this process, by id: one id is one case."""
+    """The cases of this process, or the controller's of all, by id: one id is one case."""
+    refused: list[tuple[Held, str]] = field(default_factory=list)
+    """Tests that wait, and whose case has another one's id, with the reason."""
     interrupted: bool = False
 
     def refusal(self, case: Case) -> str | None:
         """Return why a test must not measure this case; None if it may."""
         if (problem := problem_of(case)) is not None:
             return problem
-        if self.seen.setdefault(case.id, case) != case:
-            return f"two different cases are called {case.id!r}; give one of them another id"
+        if (problem := self._clash(case)) is not None:
+            return problem
         if self.is_worker and DEVICE not in self.config.workerinput:  # type: ignore[attr-defined]  # xdist's
             return (
                 "pytest-xdist's workers have no devices, because it was unknown that this "
@@ -56,6 +58,11 @@ class PerfSession(Selection):
                 "pass --perf-tier"
             )
         return None
+
+    def _clash(self, case: Case) -> str | None:
+        if self.seen.setdefault(case.id, case) == case:
+            return None
+        return f"two different cases are called {case.id!r}; give one of them another id"
 
     @cached_property
     def engine(self) -> Engine:
@@ -116,10 +123,15 @@ class PerfSession(Selection):
     def note(self, nodeid: str, test: MeasuredTest) -> None:
         """Record a test's measurements and remaining cases, in the process that judges."""
         self.engine.open()
+        cases = (*(outcome.case for outcome in test.outcomes), *test.deferred)
+        # Those of xdist's workers meet only here.
+        clashes = map(self._clash, cases) if ASSIGNMENT in self.config.stash else ()
+        if (clash := next(filter(None, clashes), None)) is not None:
+            self.refused += [] if test.held is None else [(test.held, clash)]
+            return
         for outcome in test.outcomes:
             self.engine.note(outcome, nodeid)
         if test.held is not None:
-            cases = (*(outcome.case for outcome in test.outcomes), *test.deferred)
             case_ids = list(dict.fromkeys(case.id for case in cases))
             waiting = self.deferred if test.deferred else self.pending
             waiting.append(WaitingTest(test.held, case_ids, test.deferred))
