@@ -1,5 +1,6 @@
 """Asking a program that answers on its standard output."""
 
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -44,6 +45,21 @@ def test_a_tool_that_cannot_be_run_is_said_to_be_so(install, tmp_path):
     (tmp_path / "bin/tool").write_bytes(b"\x7fELF\x00")
     with pytest.raises(ToolError, match=r"^tool cannot be run: "):
         ask(["tool"], timeout_s=LONG_S, environ=environ)
+
+
+def test_a_tool_that_cannot_be_ended_is_not_waited_for(install, monkeypatch):
+    spared = []
+
+    def spare(process):
+        spared.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", spare)
+    with pytest.raises(ToolError, match=r"^tool did not answer in 0\.1 s$"):
+        ask(["tool"], timeout_s=0.1, environ=install("exec /bin/sleep 10"))
+    (stuck,) = spared
+    assert stuck.poll() is None
+    stuck.terminate()
+    stuck.wait()
 
 
 def test_a_refusal_is_told_by_its_last_line(install):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -32,24 +33,31 @@ def ask(
     if program is None:
         raise ToolError(f"{command[0]} is not installed, or not on PATH")
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             [program, *command[1:]],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
             env=dict(environ),
-            timeout=timeout_s,
-            check=False,
         )
-    except subprocess.TimeoutExpired:
-        raise ToolError(f"{name} did not answer in {timeout_s:g} s") from None
     except OSError as error:
         raise ToolError(f"{name} cannot be run: {error.strerror}") from error
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-        raise ToolError(f"{name} ended with status {done.returncode}: {lines[-1][:200]}")
-    return done.stdout
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            pipe.close()
+        # One that is stuck in the driver ends when the driver lets it: do not wait for that.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+        raise ToolError(f"{name} did not answer in {timeout_s:g} s") from None
+    if process.returncode != 0:
+        lines = (errors or output).strip().splitlines() or ["nothing"]
+        raise ToolError(f"{name} ended with status {process.returncode}: {lines[-1][:200]}")
+    return output
 
 
 def finding_us() -> dict[str, str]:
