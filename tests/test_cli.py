@@ -699,7 +699,7 @@ LATER = "a day, 2026-01-02 or later"
         ),
         (
             ("a", "--until", "2026-02-01", "--reason", "x", "--hardware", "../x"),
-            f"'../x' is not a hardware key; it must be {NAME_RULE}",
+            f"--hardware: '../x' is not a hardware key; it must be {NAME_RULE}",
         ),
         (
             ("a", "--lift", "--until", "2026-02-01"),

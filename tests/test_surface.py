@@ -122,12 +122,16 @@ baseline quarantine a
 baseline record --reason ' '
 baseline show --baselines afile
 baseline show --hardware broken
+baseline show --hardware ''
 collectives --stepfactor 2 --stepbytes 8
 compare none none
 compare afile afile
 env more
 env --baselines
 exercise batch-sweep resnet50 --batch-sizes none
+exercise depth ''
+exercise largest-batch resnet18 --at-most 1 --batch-sizes ''
+exercise largest-batch resnet18 --at-most 1 --mode ''
 history export --format csv --history afile
 history list --history none://x
 history query
@@ -143,7 +147,9 @@ report --days 800000
 report --history none://x
 scaling mnist --at-most 0
 selfcheck --tolerance 99
+selfcheck ''
 train cifar100 --download
+train cifar100 --ranks ''
 """
 
 

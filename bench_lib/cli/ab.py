@@ -60,7 +60,7 @@ class ChosenCases:
 
         if not self.matrix.is_file():
             raise typer.BadParameter(f"{self.matrix} is not a file", param_hint="--matrix")
-        tier = known(self.tier or usual_tier(device), TIERS, "--tier")
+        tier = usual_tier(device) if self.tier is None else known(self.tier, TIERS, "--tier")
         cases = read_matrix(self.matrix, tables(network_sizes()))[tier]
         if not cases:
             raise typer.BadParameter(f"{self.matrix} has no case in {tier}", param_hint="--tier")

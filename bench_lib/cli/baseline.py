@@ -24,7 +24,6 @@ from bench_lib.cli.output import (
     DEFAULT_BASELINES,
     DEFAULT_HISTORY,
     BaselinesDir,
-    HardwareKey,
     HistoryDir,
     Json,
     Markdown,
@@ -36,6 +35,18 @@ from bench_lib.model import ID_RULE, Baseline, Published, Quarantine, UserError,
 from bench_lib.report.answer import Answer, Column, Table
 
 app = branch("baseline")
+
+
+def _key(value: str | None) -> str | None:
+    if value is None or is_case_id(value):
+        return value
+    raise typer.BadParameter(f"{value!r} is not a hardware key; it must be {ID_RULE}")
+
+
+HardwareKey = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", callback=_key, help="Hardware key (default: this machine's)."),
+]
 RunName = Annotated[
     str,
     typer.Option(
@@ -243,8 +254,6 @@ def quarantine(
     from bench_lib.storage import baselines as files
     from bench_lib.storage.history import utc_now
 
-    if hardware is not None and not is_case_id(hardware):
-        raise UserError(f"{hardware!r} is not a hardware key; it must be {ID_RULE}")
     device = detect()[0]
     file = files.load(baselines, hardware or device.key)
     if lift:

@@ -121,8 +121,9 @@ def compare(
     options: ExerciseOptions,
 ) -> None:
     """Measure what a study compares, and print its table."""
+    names = study.usual.get("network") if networks is None else networks
     values = {
-        "network": _networks(study.name, networks or study.usual.get("network")),
+        "network": _networks(study.name, names),
         **{axis: _values(axis, options, study, session.device) for axis in AXES},
     }
     for axis, chosen in values.items():
@@ -188,10 +189,12 @@ def largest_batch(
     if options.precision is not None:
         precisions = names_in(options.precision, "--precisions", "precision", PRECISIONS)
     (chosen, *others) = _networks(LARGEST_BATCH, network)
-    (start, *more) = numbers_in(options.batch_size or "32", "--batch-sizes")
+    sizes = "32" if options.batch_size is None else options.batch_size
+    (start, *more) = numbers_in(sizes, "--batch-sizes")
     if others or more:
         raise UserError("exercise largest-batch takes one network and one batch to start from")
-    common: dict[str, Param] = {"network": chosen, "compile_mode": options.mode or EAGER}
+    mode = EAGER if options.mode is None else options.mode
+    common: dict[str, Param] = {"network": chosen, "compile_mode": mode}
 
     def case_of(precision: str) -> Callable[[int], Case]:
         return lambda batch: template.case(**common, precision=precision, batch_size=batch)

@@ -26,9 +26,6 @@ Markdown = Annotated[
 ]
 HistoryDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder of recorded runs.")]
 BaselinesDir = Annotated[Path, typer.Option(metavar="DIR", help="Folder of baseline files.")]
-HardwareKey = Annotated[
-    str | None, typer.Option(metavar="KEY", help="Hardware key (default: this machine's).")
-]
 Matrix = Annotated[Path, typer.Option(metavar="FILE", help="Matrix of cases.")]
 STDOUT = Path("-")
 DEFAULT_MATRIX = Path("perf_tests/matrix.toml")

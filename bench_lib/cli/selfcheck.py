@@ -56,7 +56,7 @@ def selfcheck(
     device = backends.detect()[0]
     planted = _shares(effects)
     default = DEFAULT_GPU_CASE if backends.is_gpu(device) else DEFAULT_CPU_CASE
-    network = case_of(case or default, matrix, DEFAULT_HISTORY)
+    network = case_of(default if case is None else case, matrix, DEFAULT_HISTORY)
     if network.workload != "network" or network.launch.ranks > 1:
         raise UserError(
             f"{network.id} is not a network on one device; delays can be added only to those"

@@ -150,8 +150,9 @@ def _cifar100(trained: Trained, source: TrainingSource, keeping: Keeping) -> Non
         batch_size=256,
         feed="loader",
         time_limit=600.0,
+        ranks=str(ranks_launched() or 1),
     )
-    (ranks, *others) = numbers_in(options.ranks or str(ranks_launched() or 1), "--ranks")
+    (ranks, *others) = numbers_in(options.ranks or "", "--ranks")
     if others:
         raise UserError("--ranks: train cifar100 takes one number")
     values: dict[str, Param] = {
