@@ -117,6 +117,15 @@ def test_a_text_to_send_has_no_host_home_or_serial_number(cli, somewhere, tmp_pa
     assert (answer.status, answer.out) == (2, "")
 
 
+@pytest.mark.usefixtures("somewhere")
+def test_a_user_without_a_home_gets_a_text_too(cli, tmp_path, monkeypatch):
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    answer = cli("env", "--report", "sent.txt")
+    assert answer.status == 0
+    assert "HOST" in (tmp_path / "sent.txt").read_text()
+
+
 def test_warnings_pass_and_what_keeps_the_suite_from_running_fails(cli, somewhere):
     warning = Check("CPU governor", ok=False, detail="powersave", remedy="set it")
     somewhere["checks"].append(warning)

@@ -220,7 +220,9 @@ def as_report(answer: Answer) -> str:
     """
     shown, document = render.as_text(answer, render.WIDTH), render.as_json(answer)
     text = f"bench-lib {version('bench-lib')}\n\n{shown}\n\n{document}\n"
-    private = {str(Path.home()): "~", answer.about["environment"].host: "HOST"}
+    private = {answer.about["environment"].host: "HOST"}
+    with contextlib.suppress(RuntimeError):  # a user without a home, as in some containers
+        private[str(Path.home())] = "~"
     for number, look in enumerate(answer.tables["devices"].rows):
         if look.device.uuid:
             private[look.device.uuid] = f"UUID-{number}"
