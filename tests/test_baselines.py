@@ -179,6 +179,10 @@ def test_the_baselines_of_other_hardware_are_refused(tmp_path, other):
             {"cases": {"x": {"processes": [{"log_median": "fast"}], "accepted": {}}}},
             ": case x: Expected `float`, got `str`",
         ),
+        (
+            {"cases": {"x": {"processes": [{"draw": "d"}], "draws": {"d": [{"kernel": []}]}}}},
+            ": case x: Expected `str`, got `array`",
+        ),
         ({"environments": None}, ": Expected `object`, got `null` - at `$.environments`"),
         ({"quarantine": []}, ": Expected `object`, got `array` - at `$.quarantine`"),
         ({"quarantine": None}, ": Expected `object`, got `null` - at `$.quarantine`"),

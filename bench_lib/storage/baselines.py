@@ -178,7 +178,7 @@ def _with_draw(process: Any, draws: Mapping[str, list[dict[str, Any]]]) -> Any:
         raise msgspec.ValidationError(
             f"a process has the draw {name!r}, which is missing from draws"
         )
-    kernels = {row.get("kernel"): row for row in draws[name]}
+    kernels = {msgspec.convert(row.get("kernel"), str): row for row in draws[name]}
     return {**process, "draw": {"kernels": kernels}}
 
 
