@@ -57,16 +57,9 @@ def test_the_commits_between_two_are_told(repository):
     assert found[0].address == f"https://github.com/owner/name/commit/{hashes[2]}"
 
 
-def test_one_commit_is_told_by_the_beginning_of_its_hash(repository):
-    folder, hashes = repository
-    found = Checkout(folder).commit(hashes[1][:12])
-    assert (found.hash, found.subject) == (hashes[1], "second: a | b")
-
-
 @pytest.mark.parametrize("name", ["f" * 40, "--all", "main", "", "HEAD"])
 def test_what_is_no_commit_of_the_repository_is_not_told(repository, name):
     folder, hashes = repository
-    assert Checkout(folder).commit(name) is None
     assert Checkout(folder).between(name, hashes[2]) == []
     assert Checkout(folder).between(hashes[0], name) == []
 

@@ -743,9 +743,6 @@ class _Repository(Checkout):
     def between(self, old: str, new: str) -> list[Commit]:
         return [self.known] if (old, new) == ("a" * 12, "b" * 12) else []
 
-    def commit(self, name: str) -> Commit | None:
-        return None
-
 
 def test_commits_have_subject_author_and_a_link() -> None:
     entry = nights.regressed()

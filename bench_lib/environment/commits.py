@@ -73,12 +73,6 @@ class Checkout:
             return []
         return self._log(f"{old}..{new}", f"--max-count={MOST}")
 
-    def commit(self, name: str) -> Commit | None:
-        """Return a commit by its hash or a prefix of it; None if it is not in this repository."""
-        if not _HASH.fullmatch(name):
-            return None
-        return next(iter(self._log(name, "--max-count=1")), None)
-
     def line(self, old: str, new: str) -> list[Commit]:
         """Return the commits on the branch of ``new`` after ``old``, the oldest first.
 

@@ -49,10 +49,10 @@ class Column(Generic[Row]):
         return self.unit if isinstance(self.unit, str) else self.unit(row)
 
 
-def columns(source: str, names: str, unit: str = NUMBER) -> list[Column[Any]]:
+def columns(source: str, names: str) -> list[Column[Any]]:
     """Return columns for JSON only: named attributes of the row or of its ``source``."""
     path = f"{source}." if source else ""
-    return [Column(name, attrgetter(path + name), unit, "") for name in names.split()]
+    return [Column(name, attrgetter(path + name), heading="") for name in names.split()]
 
 
 def judged(of: Callable[[Row], Verdict | None]) -> list[Column[Row]]:

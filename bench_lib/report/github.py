@@ -101,7 +101,9 @@ class MarkdownSection:
         return f"### {self.title}\n\n{body}\n" if self.title else f"{body}\n"
 
 
-def fitted(opening: Sequence[str], sections: Sequence[MarkdownSection], limit: int) -> str:
+def fitted(
+    opening: Sequence[str], sections: Sequence[MarkdownSection], limit: int = COMMENT
+) -> str:
     """Return paragraphs and then sections in at most ``limit`` bytes of UTF-8.
 
     Whatever does not fit is left out by whole rows, the last sections first, and the text says so.

@@ -60,12 +60,11 @@ def answer(night: Night, runs: Iterable[Column[RunLine]], written: Iterable[obje
     )
 
 
-def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") -> str:
-    """Return a night as GitHub's Markdown in at most ``limit`` bytes.
+def as_markdown(night: Night, *, link: str = "") -> str:
+    """Return a night as Markdown that fits into a comment on GitHub.
 
     A line for each cause and the ``link`` to the whole report are visible; the rest is folded.
     Whatever does not fit is left out by whole rows, the last sections first, and the text says so.
-    ValueError if the limit leaves no room for a sentence.
     """
     titles = [f"- {github.shortened(line, MOST_REASON)}" for line in _titles(causes(night))]
     opening = [
@@ -83,7 +82,7 @@ def as_markdown(night: Night, *, limit: int = github.COMMENT, link: str = "") ->
         *others,
     ]
     folded = [replace(section, folded=True) for section in sections]
-    return github.fitted(list(filter(None, opening)), folded, limit)
+    return github.fitted(list(filter(None, opening)), folded)
 
 
 def _titles(all_causes: list[NightCause]) -> list[str]:

@@ -173,8 +173,8 @@ def wrapped(line: str, width: int) -> list[str]:
 # ---- Markdown ---------------------------------------------------------------------------------
 
 
-def as_markdown(answer: Answer, limit: int = github.COMMENT) -> str:
-    """Return an answer as GitHub's Markdown in at most ``limit`` bytes; quiet rows are folded."""
+def as_markdown(answer: Answer) -> str:
+    """Return an answer as Markdown that fits into a comment on GitHub; quiet rows are folded."""
     opening = [f"# {github.text(answer.title)}"] if answer.title else []
     opening += ["\n".join(_listed(answer.heading))] if answer.heading else []
     sections = [part for table in answer.tables.values() for part in sections_of(table)]
@@ -182,7 +182,7 @@ def as_markdown(answer: Answer, limit: int = github.COMMENT) -> str:
         sections.insert(1, MarkdownSection("Notes", _listed(answer.notes), "lines"))
     if answer.next:
         opening.append(f"next: {github.span(answer.next)}")
-    return github.fitted(opening or [""], sections, limit).lstrip("\n")
+    return github.fitted(opening or [""], sections).lstrip("\n")
 
 
 def _listed(lines: Iterable[str]) -> list[str]:
