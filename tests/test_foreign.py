@@ -361,13 +361,14 @@ def test_a_metrics_name_tells_its_direction_and_unit(name, more_is_better, unit)
     assert (found.metric.more_is_better, found.metric.unit) == (more_is_better, unit)
 
 
-def test_a_record_of_other_work_is_not_compared(tmp_path):
+@pytest.mark.parametrize(("other", "most"), [(16, 16), (10**400, 8)])
+def test_a_record_of_other_or_impossible_work_is_not_compared(tmp_path, other, most):
     text = (RECORDED / "pytorch-vllm-latency.json").read_text()
     paths = [tmp_path / name for name in "ab"]
-    for path, size in zip(paths, (8, 16), strict=True):
+    for path, size in zip(paths, (8, other), strict=True):
         path.write_text(text.replace('"batch_size": 8', f'"batch_size": {size}'))
     (problem,) = read("pytorch", paths[1], baseline=(paths[0],)).cases["Tiny-8B"].problems
-    assert "16 batch_size, but" in problem
+    assert f"{most} batch_size, but" in problem
 
 
 # ---- files of two sides ------------------------------------------------------------------

@@ -232,7 +232,7 @@ def _record(document: Document) -> Iterator[Reported]:
         yield Reported(case, 0.0, metric or of(name), problem)
         return
     args = inside(info, "args")
-    work = {key: args[key] for key in WORK if type(args.get(key)) in (int, float)}
+    work = {key: args[key] for key in WORK if _is_figure(args.get(key))}
     shapes = document.get("shape")  # from Helion, one for each value
     of_shapes = shapes if isinstance(shapes, list) and len(shapes) == len(values) else None
     if not (of_shapes or is_ours):
@@ -244,9 +244,13 @@ def _record(document: Document) -> Iterator[Reported]:
         yield Reported(of_shape, value * scale, metric, inputs=work, process=process)
 
 
+def _is_figure(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= LARGEST
+
+
 def _problem(name: str, values: list[Any], metric: Metric | None, info: Document) -> str:
     """Return why a record must not be judged; empty if it may."""
-    odd = [x for x in values if type(x) not in (int, float) or not abs(x) <= LARGEST]
+    odd = [x for x in values if not _is_figure(x)]
     if odd:
         rule = f"numbers up to {LARGEST:g}"
         return f"benchmark_values of {name} contains {odd[0]!r:.40} instead of {rule}"
