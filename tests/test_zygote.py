@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from processes import all_gone, wait_until
 from bench_lib.engine import processes as module_of_processes
 from bench_lib.engine.processes import Processes
 from bench_lib.engine.settings import Side
+from bench_lib.launch import started
 from bench_lib.launch import zygote as module
 from bench_lib.launch.faults import CaseFault, LaunchError, WorkerKilledError
 from bench_lib.launch.launchers import LaunchCommand
@@ -246,6 +248,26 @@ def test_devices_that_are_used_at_once_have_cores_of_their_own(monkeypatch):
     with module_of_processes.on_part_of_cpus((0, 8)):
         assert kept.pop() == set(threads)  # more devices than CPUs
     assert kept.pop() == set(threads)
+
+
+def test_a_process_whose_environment_is_locked_keeps_no_other_from_being_ended(
+    tmp_path, monkeypatch
+):
+    for pid in ("101", "102", "103"):
+        (tmp_path / pid).mkdir()
+    locked = tmp_path / "102" / "environ"
+    os.mkfifo(locked)  # whoever opens it waits for somebody who writes
+    for pid in ("101", "103"):
+        (tmp_path / pid / "environ").write_bytes(b"A=1\0MARK=/folder\0")
+    signalled = []
+    monkeypatch.setattr(started, "PROC", tmp_path)
+    monkeypatch.setattr(started, "LOCKED_S", 0.05)
+    monkeypatch.setattr(os, "kill", lambda pid, _number: signalled.append(pid))
+    before = threading.active_count()
+    started.signal_all("MARK", Path("/folder"), signal.SIGKILL)
+    assert sorted(signalled) == [101, 103]
+    while threading.active_count() > before:  # who waits there finds it empty
+        os.close(os.open(locked, os.O_RDWR))
 
 
 def test_ctrl_c_while_the_program_is_started_leaves_nothing_open(tmp_path, monkeypatch):

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
+PROC = Path("/proc")
+LOCKED_S = 2.0
+"""A process is left out if its environment cannot be read for so long."""
 
 
 def leashed(argv: Sequence[str]) -> list[str]:
@@ -54,12 +57,27 @@ def signal_all(
 
 
 def _marked(variable: str, folder: Path) -> set[int]:
+    """Return the processes whose ``variable`` names a folder.
+
+    The environment of a process that is stuck in a driver may be locked: reading it would not end.
+    """
     mark = f"{variable}={folder}".encode()
-    pids = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                pids.add(int(entry.name))
+    pids: set[int] = set()
+    entries = list(PROC.glob("[0-9]*"))
+
+    def read() -> None:
+        while entries:
+            with contextlib.suppress(OSError, IndexError):
+                entry = entries.pop()
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    pids.add(int(entry.name))
+
+    while entries:
+        reader, left = threading.Thread(target=read, daemon=True), -1
+        reader.start()
+        while reader.is_alive() and left != len(entries):  # or another one reads what is left
+            left = len(entries)
+            reader.join(LOCKED_S)
     return pids
 
 
