@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
+from bench_lib.backends.tool import ToolError, ask
 from bench_lib.launch import files
 from bench_lib.launch.cache import cache_folder
 from bench_lib.launch.faults import LaunchError
@@ -56,13 +56,10 @@ def _ask() -> dict[str, int]:
     try:
         with temporary_folder() as folder:
             variables = {**os.environ, "PYTHONPATH": import_path(Path(folder), os.environ)}
-            worker = subprocess.run(
-                command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
-            )
-        if worker.returncode != 0:
-            raise LaunchError(f"the worker cannot list its networks:\n{worker.stderr[-2000:]}")
-        return msgspec.json.decode(worker.stdout, type=dict[str, int])
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"importing torchvision took longer than {LIMIT_S:g} s") from error
+            what = "importing torchvision"
+            output = ask(command, timeout_s=LIMIT_S, environ=variables, what=what)
+        return msgspec.json.decode(output, type=dict[str, int])
+    except ToolError as error:
+        raise LaunchError(str(error)) from error
     except msgspec.DecodeError as error:
-        raise LaunchError(f"unexpected output of the worker: {worker.stdout[:200]!r}") from error
+        raise LaunchError(f"unexpected output of the worker: {output[:200]!r}") from error
