@@ -81,6 +81,15 @@ def _marked(variable: str, folder: Path) -> set[int]:
     return pids
 
 
+def stat_of(process: Path) -> list[str]:
+    """Return the fields of a process's folder in /proc from its state on; empty if it is gone."""
+    try:
+        # The name is in parentheses, and may contain some itself.
+        return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 # --- signals to end ----------------------------------------------------------------------
 
 TO_END = (signal.SIGTERM, signal.SIGHUP)

@@ -29,7 +29,7 @@ from bench_lib.launch.faults import (
     last_output,
 )
 from bench_lib.launch.files import temporary_files, temporary_folder
-from bench_lib.launch.started import signal_all
+from bench_lib.launch.started import signal_all, stat_of
 from bench_lib.launch.wire import (
     LOGS_VARIABLE,
     RUNNER,
@@ -471,7 +471,7 @@ class Zygote:
         if self._process is not None:
             if (code := self._process.poll()) is not None:
                 raise self._error(self._obituary(how_it_ended(code)), code)
-        elif _state(self._pid) in "ZX":
+        elif (stat_of(Path(f"/proc/{self._pid}")) or "X")[0] in "ZX":  # a zombie, or gone
             ended = self._obituary("the process that starts the shared workers has ended")
             raise self._error(ended, None)
 
@@ -507,14 +507,6 @@ class Zygote:
                 remedy = "install torch and torchvision there"
                 return f"the worker's interpreter has no {package}; {remedy}"
         return f"{cause}; its last output:\n{output}" if output else cause
-
-
-def _state(pid: int) -> str:
-    """Return the letter of a process's state: X if it is gone, Z for a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "X"
 
 
 def import_path(folder: Path, variables: Mapping[str, str], *, copied: bool = False) -> str:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench_lib.launch.started import stat_of
+
 PROC = Path("/proc")
 _PARENT, _USER, _CHILDREN_SYSTEM = 1, 11, 14
 """Positions in ``stat`` after the process's name: in proc(5) they are 4, 14 and 17."""
@@ -20,7 +22,7 @@ def family(proc: Path = PROC, first: int | None = None) -> list[int]:
     """Return the process, this one by default, and all its descendants."""
     children: dict[int, list[int]] = {}
     for folder in proc.glob("[0-9]*"):
-        if fields := _stat(folder):
+        if fields := stat_of(folder):
             children.setdefault(int(fields[_PARENT]), []).append(int(folder.name))
     pids = [os.getpid() if first is None else first]
     for pid in pids:  # which grows meanwhile
@@ -50,7 +52,7 @@ def cpu_s(pids: Sequence[int], proc: Path = PROC) -> float | None:
     A process that ended, such as the client that a step runs, counts for the one that waited for
     its end.
     """
-    stats = [_stat(proc / str(pid)) for pid in pids]
+    stats = [stat_of(proc / str(pid)) for pid in pids]
     ticks = [sum(map(int, fields[_USER : _CHILDREN_SYSTEM + 1])) for fields in stats if fields]
     return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
 
@@ -66,14 +68,6 @@ def waits_s(proc: Path = PROC) -> dict[str, float]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             waits[file.parent.name] = int(file.read_text().split()[1]) / 1e9
     return waits
-
-
-def _stat(folder: Path) -> list[str]:
-    try:
-        # The name is in parentheses, and may contain some itself.
-        return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
 
 
 def leave_a_stack() -> None:
