@@ -10,7 +10,7 @@ from typing import Any
 from bench_lib.cases.training import training_case
 from bench_lib.formats import SHARE, TIMES, many
 from bench_lib.formulas.images import INPUT_ALONE
-from bench_lib.model import Case, Param, Record, Training
+from bench_lib.model import Case, Param, Record
 from bench_lib.report.answer import Column
 from bench_lib.studies.figures import COLUMNS, PROBLEM, Figures, doubts, ratio
 from bench_lib.studies.registry import Study, StudyRow
@@ -116,8 +116,8 @@ def step_lines(record: Record) -> list[str]:
     if not accepted or (training := accepted[-1].training) is None:
         return []
     measurement, per_epoch = accepted[-1], training.steps_per_epoch
-    batches = batches_in(measurement.items_per_step, training)
-    batch_times = [time_s for time_s in measurement.iteration_s for _ in range(batches)]
+    together = max(1, measurement.items_per_step * per_epoch // training.samples)
+    batch_times = [time_s for time_s in measurement.iteration_s for _ in range(together)]
     epochs = -(-len(batch_times) // per_epoch)
     by_epoch = len(training.losses) == epochs < len(batch_times)
     lines = []
@@ -132,11 +132,6 @@ def step_lines(record: Record) -> list[str]:
         rate = images / statistics.fmean(times) if times else 0.0
         lines.append(LINE.format(*place, loss, accuracy, rate))
     return lines
-
-
-def batches_in(images: int, training: Training) -> int:
-    """Return how many batches a measured step of so many images has."""
-    return max(1, images * training.steps_per_epoch // training.samples)
 
 
 # ---- a table by ranks ---------------------------------------------------------------------
@@ -187,8 +182,8 @@ def last_epoch(figures: Figures) -> float | None:
     training = figures.training
     if training is None or not training.accuracies:
         return None
-    steps = (figures.iterations or 0) * batches_in(figures.items_per_step or 0, training)
-    last = 1 if len(training.accuracies) < steps else training.steps_per_epoch
+    by_epoch = len(training.accuracies) < (figures.iterations or 0)
+    last = 1 if by_epoch else training.steps_per_epoch
     return statistics.fmean(training.accuracies[-last:])
 
 
