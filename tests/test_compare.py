@@ -276,6 +276,12 @@ def test_a_run_that_was_torn_or_measured_nothing_is_compared_as_far_as_it_goes(c
     assert (answer.status, "no case has values on both sides" in answer.out) == (1, True)
 
 
+def test_a_case_that_0_2_measured_only_with_the_baselines_choices_is_not_compared(compare):
+    replayed = replace(record(), attempts=[make_attempt(case_id="matmul", replays=True)])
+    answer = compare(run(record()), run(replayed, day=20))
+    assert (answer.status, answer.err) == (1, "")
+
+
 def test_markdown_has_what_moved_first_and_keeps_text_as_it_is(compare):
     nasty = make_environment(torch="<script>@everyone|`x`")
     a = run(record("steady"), record("slow"))

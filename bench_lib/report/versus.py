@@ -96,7 +96,7 @@ def judged(a: SideValues, run: Run, tolerance: float | None = None) -> list[Reco
     """
     suite: dict[str, Evidence] = {}
     for record in run.records.values():
-        if record.measurements and record.case.id in a.baselines:
+        if record.case.id in a.baselines and acceptance.processes_of(record):
             suite[record.case.id] = _evidence(run, record, a.baselines[record.case.id], tolerance)
     verdicts = judge.judge(suite)
     return [
