@@ -200,6 +200,28 @@ def test_a_device_that_somebody_keeps_is_said_and_the_own_one_stays(monkeypatch,
     other.release()
 
 
+def test_an_interrupt_while_devices_are_taken_waits_for_none(tmp_path):
+    devices, own = gpus(2), []
+
+    class Interrupted(DeviceLock):
+        def acquire(self, wait_s, on_wait):
+            if self._device.index == 0:
+                raise KeyboardInterrupt
+            own.append("taken")
+            super().acquire(wait_s, on_wait)
+
+    one = held(
+        devices[1],
+        Contexts({}, devices[1]),
+        tmp_path,
+        lock_of=lambda device: Interrupted(device, tmp_path),
+        devices=devices,
+    )
+    with contextlib.closing(one), pytest.raises(KeyboardInterrupt):
+        one.measure(make_case(launch=Launch(ranks=2)))
+    assert own == ["taken"]
+
+
 def test_more_ranks_than_gpus_are_skipped_with_the_figure(bench, monkeypatch, tmp_path):
     monkeypatch.setattr("bench_lib.engine.device.Ranks", None)
     other = DeviceLock(gpus(2)[1], tmp_path)

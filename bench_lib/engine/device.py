@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bench_lib import backends
 from bench_lib.engine import commands
-from bench_lib.engine.devicelock import DeviceLock, place
+from bench_lib.engine.devicelock import DeviceBusyError, DeviceLock, place
 from bench_lib.engine.pace import spoken
 from bench_lib.engine.processes import Processes, disturbance, start_workers
 from bench_lib.engine.settings import Outcome, Settings, Side, does_not_start
@@ -611,8 +611,10 @@ class HeldDevice:
                 self._lock.release()
                 try:
                     take(before)
-                finally:
+                except DeviceBusyError:
                     self._lock.acquire(wait_s, say)
+                    raise
+                self._lock.acquire(wait_s, say)
             take(device for device in used if place(device) > own)
             self._other_locks = stack.pop_all()
 
