@@ -425,7 +425,8 @@ def outcome(case: dict[str, Any], rank: int, *, is_last: bool) -> dict[str, Any]
     told: dict[str, Any] = {"rank": rank, "local_rank": rank, "ended_s": time.time()}
     if does == "ranks well":
         times = measured(case["id"], f"rank-{rank}", [USUAL_S] * 20, time.monotonic())
-        return {**told, "measurement": times, "pid": os.getpid()}
+        software = {"versions": {"torch": "2.9.0"}, "cudnn": None}
+        return {**told, **software, "measurement": times, "pid": os.getpid()}
     if not is_last or does == "rank hangs":
         time.sleep(HANG_S)
     if does == "rank dies":

@@ -43,7 +43,6 @@ OURS = {
     "worker/host.py": {
         "(proc / 'self/clear_refs').write_text('5')",
         "file.read_text()",
-        "(folder / 'stat').read_text(errors='replace')",
         "(proc / str(pid) / 'status').read_text()",
         # The rest of the worker's are in the folder of its runner, which is theirs alone.
         "Path(f'{stem}.phases').open('a', buffering=1)",
