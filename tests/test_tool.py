@@ -1,5 +1,6 @@
 """Asking a program that answers on its standard output."""
 
+import signal
 import subprocess
 from collections.abc import Callable
 
@@ -60,6 +61,19 @@ def test_a_tool_that_cannot_be_ended_is_not_waited_for(install, monkeypatch):
     assert stuck.poll() is None
     stuck.terminate()
     stuck.wait()
+
+
+def test_an_interrupt_ends_the_tool_that_is_asked(install, monkeypatch):
+    asked = []
+
+    def interrupted(process, **_):
+        asked.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ask(["tool"], timeout_s=LONG_S, environ=install("exec /bin/sleep 10"))
+    assert [process.wait() for process in asked] == [-signal.SIGKILL]
 
 
 def test_a_refusal_is_told_by_its_last_line(install):

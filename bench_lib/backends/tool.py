@@ -47,13 +47,15 @@ def ask(
     try:
         output, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        process.kill()
-        for pipe in filter(None, (process.stdout, process.stderr)):
-            pipe.close()
-        # One that is stuck in the driver ends when the driver lets it: do not wait for that.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=1)
         raise ToolError(f"{name} did not answer in {timeout_s:g} s") from None
+    finally:
+        if process.returncode is None:  # it is late, or this program is being interrupted
+            process.kill()
+            for pipe in filter(None, (process.stdout, process.stderr)):
+                pipe.close()
+            # One that is stuck in the driver ends when the driver lets it: do not wait for that.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=1)
     if process.returncode != 0:
         lines = (errors or output).strip().splitlines() or ["nothing"]
         raise ToolError(f"{name} ended with status {process.returncode}: {lines[-1][:200]}")
